@@ -1,0 +1,128 @@
+"""What all kinds share: the model's strictness, rules that hold on the server and here, conditions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+GROUP = "meridian.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One cross-field rule, said twice: in CEL for the API server, in Python for everything that has no server.
+
+    `check` is None for transition rules (those that read `oldSelf`), which only the server can hold.
+    """
+
+    cel: str
+    message: str
+    check: Callable[[Any], bool] | None = None
+
+
+class ApiModel(BaseModel):
+    """A frozen, strict value. snake_case here, camelCase on the wire, unknown keys refused.
+
+    Subclasses may declare `RULES` (see `Rule`) and `IMMUTABLE` (wire names of fields that never change once the object
+    exists; the generator turns each into a CEL rule on this level, with `has()` where the field is optional).
+    """
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
+    )
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+    IMMUTABLE: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        broken = [rule.message for rule in self.RULES if rule.check and not rule.check(self)]
+        if broken:
+            raise ValueError("; ".join(broken))
+        return self
+
+    @classmethod
+    def from_wire(cls, value: object, *, unknown: Literal["forbid", "ignore"] = "forbid") -> Self:
+        """Parse decoded JSON (dicts and lists) strictly. `ignore` is for objects that a newer server may have widened.
+
+        Raises pydantic.ValidationError with one entry per wrong field, each with its path.
+        """
+        return cls.model_validate_json(json.dumps(value), extra=unknown, by_alias=True)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON form: camelCase, absent instead of null."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+# Bounded strings: every text that reaches etcd has a length, and every identifier a pattern.
+DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+ObjectName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
+TenantId = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+RegionName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
+Sha256 = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]
+# `latest` cannot be written at all: an image is a repository and a digest.
+ImageByDigest = Annotated[str, Field(max_length=300, pattern=r"^[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}$")]
+# A version that floats would change behaviour without a deploy (S-41).
+PinnedVersion = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9]([-._@A-Za-z0-9]*[A-Za-z0-9])?$")]
+PrincipalName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f,*%]+$")]
+ShortText = Annotated[str, Field(max_length=256)]
+LongText = Annotated[str, Field(max_length=4096)]
+Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+
+NOT_FLOATING = Rule(
+    cel="self != 'latest'", message="a version must be pinned: 'latest' changes behaviour without a deploy"
+)
+
+
+class ConfigMapRef(ApiModel):
+    """An immutable ConfigMap of the same namespace, pinned by the digest of its `data` (`meridian digest NAME`)."""
+
+    name: ObjectName
+    digest: Sha256
+
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class Condition(ApiModel):
+    """A condition as Kubernetes spells it (metav1.Condition)."""
+
+    type: Annotated[str, Field(max_length=64)]
+    status: ConditionStatus
+    observed_generation: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] = 0
+    last_transition_time: Timestamp
+    reason: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")]
+    # K-28: longer messages are cut before they are written, never refused.
+    message: Annotated[str, Field(max_length=1024)] = ""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a condition type says: when it is True, who sets it, whether `Ready` needs it."""
+
+    when_true: str
+    set_by: str
+    counts_for_ready: bool
+
+
+CONDITIONS: dict[str, Meaning] = {
+    "Accepted": Meaning("the spec is valid and every reference resolves", "the kind's decide", True),
+    "Reconciling": Meaning("work towards the spec goes on (kstatus)", "the kind's decide", False),
+    "Stalled": Meaning("no progress without a person's change (kstatus)", "the kind's decide", False),
+    "Ready": Meaning("the object does what its spec asks", "the kind's decide", False),
+    "Paused": Meaning("a person's intent or hold stops the rollout where it is", "release", False),
+    "Serving": Meaning("this release, pool or epoch answers users now", "the kind's decide", False),
+    "RollbackReady": Meaning("the rollback target is complete and warm", "release", False),
+    "Promoted": Meaning("this release became the serving one", "release", False),
+    "Degraded": Meaning("it works, but below what was asked", "the kind's decide", False),
+    "Built": Meaning("the epoch's index is complete and passed its floor", "indexepoch", True),
+    "StoreReady": Meaning("the tenant's partitions and row-level security exist", "tenantpolicy", True),
+}
+"""Every condition type there is. A type outside this table is a bug that a test finds."""

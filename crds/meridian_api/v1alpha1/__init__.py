@@ -1,0 +1,1 @@
+"""The kinds of meridian.dev/v1alpha1."""

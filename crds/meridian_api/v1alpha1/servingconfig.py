@@ -1,0 +1,65 @@
+"""ServingConfig: the stored, signed form of what serves. Only the operator writes it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from meridian_api.meta import ApiModel, DnsLabel, ObjectName, RegionName, Rule, Sha256, ShortText
+
+Counter = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+
+
+class ServingConfigSpec(ApiModel):
+    """The commit point of every switch: one write, under resourceVersion, of one object per service."""
+
+    service: DnsLabel
+    region: RegionName
+    generation: Counter
+    """Only grows; a rollback is a new generation with old content."""
+    lease_epoch: Counter
+    """Fencing epoch of the leader that wrote it; only grows, so that a deposed leader's write is refused here (K-06)."""
+    payload: Annotated[str, Field(min_length=1, max_length=1_200_000, pattern=r"^[A-Za-z0-9+/=]+$")]
+    """Base64 of the gzipped canonical JSON of a Snapshot."""
+    signature: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9+/=]+$")]
+    """Base64 Ed25519 signature over the gzipped bytes."""
+    key_id: DnsLabel
+    digest: Sha256
+    """Of the gzipped bytes."""
+    serving: ObjectName
+    """For people (`kubectl get`): the release that serves. The payload is what counts."""
+    candidate: Annotated[str, Field(max_length=120)] = ""
+    candidate_weight_percent: Annotated[int, Field(ge=0, le=100)] = 0
+
+    IMMUTABLE = ("service", "region")
+    RULES = (
+        Rule("self.generation >= oldSelf.generation", "generation only grows: a rollback is a new generation with old content"),
+        Rule("self.leaseEpoch >= oldSelf.leaseEpoch", "leaseEpoch is older than the leader's: this writer was deposed"),
+        Rule(
+            "self.generation > oldSelf.generation || self.payload == oldSelf.payload",
+            "another payload needs a higher generation",
+        ),
+    )
+
+
+class ReplicaReport(ApiModel):
+    """What one data-plane replica said in its last poll (the idea of xDS ACK and NACK)."""
+
+    replica: Annotated[str, Field(min_length=1, max_length=120)]
+    generation: Counter = 0
+    """Highest generation accepted and stored."""
+    refused_generation: Counter = 0
+    """0: none refused."""
+    reason: ShortText = ""
+
+
+class ServingConfigStatus(ApiModel):
+    """Acknowledgements, shared between control-plane replicas through this object."""
+
+    replicas: Annotated[
+        tuple[ReplicaReport, ...],
+        Field(max_length=500, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["replica"]}),
+    ] = ()
+    highest_accepted: Counter = 0
+    """Highest generation any replica has reported: after a restore of an older etcd the next is above it."""
