@@ -2,7 +2,7 @@
 
 The files in `content/` are the source: one Markdown file for each document, so that a change of one
 sentence is a diff of one line. Releases and epochs name ConfigMaps, so this script packs the files
-into four YAML templates. The output depends on nothing but the files; a test fails when it is stale.
+into four YAML templates. The output depends on the files alone; a test fails when it is stale.
 
 Usage: python crds/samples/build_content.py          writes the templates
        python crds/samples/build_content.py --check  exits 1 and names the stale ones
@@ -33,8 +33,11 @@ def read_document(path: Path) -> dict[str, object]:
     document = yaml.safe_load(front)
     if document["docId"] != path.stem:
         raise ValueError(f"{path.name}: docId is {document['docId']}, name the file after it")
-    keys = ("docId", "version", "title", "sourceUri", "aclGroups")
-    return {key: document[key] for key in keys} | {"text": body.strip() + "\n"}
+    record: dict[str, object] = {
+        key: document[key] for key in ("docId", "version", "title", "sourceUri", "aclGroups")
+    }
+    record["text"] = body.strip() + "\n"
+    return record
 
 
 def documents(tenant: str) -> list[dict[str, object]]:
@@ -112,9 +115,7 @@ _Dumper.add_representer(str, _text)
 
 def render(objects: list[dict[str, object]]) -> str:
     """YAML of the objects, each line of data on its own line (no folding)."""
-    body = yaml.dump_all(
-        objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9
-    )
+    body = yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
     return HEADER + "---\n" + body
 
 
