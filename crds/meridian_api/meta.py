@@ -35,7 +35,12 @@ class ApiModel(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
     )
     RULES: ClassVar[tuple[Rule, ...]] = ()
     IMMUTABLE: ClassVar[tuple[str, ...]] = ()

@@ -1,0 +1,105 @@
+"""The list of kinds, with what a CRD says beyond its schema: names, short names, printer columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meridian_api.meta import ApiModel
+from meridian_api.v1alpha1.indexepoch import IndexEpochSpec, IndexEpochStatus
+from meridian_api.v1alpha1.inferencepool import InferencePoolSpec, InferencePoolStatus
+from meridian_api.v1alpha1.release import ReleaseSpec, ReleaseStatus
+from meridian_api.v1alpha1.servingconfig import ServingConfigSpec, ServingConfigStatus
+from meridian_api.v1alpha1.tenantpolicy import TenantPolicySpec, TenantPolicyStatus
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of `kubectl get`; priority 1 shows only with `-o wide`."""
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class ApiKind:
+    """One kind as users type it."""
+
+    kind: str
+    plural: str
+    short_names: tuple[str, ...]
+    spec: type[ApiModel]
+    status: type[ApiModel]
+    columns: tuple[Column, ...]
+    about: str
+
+
+READY = Column("Ready", '.status.conditions[?(@.type=="Ready")].status')
+AGE = Column("Age", ".metadata.creationTimestamp", "date")
+
+KINDS: tuple[ApiKind, ...] = (
+    ApiKind(
+        "Release", "releases", ("rel",), ReleaseSpec, ReleaseStatus,
+        (
+            Column("Service", ".spec.service"),
+            Column("Phase", ".status.phase"),
+            Column("Weight", ".status.traffic.weightPercent", "integer"),
+            Column("Serving", '.status.conditions[?(@.type=="Serving")].status'),
+            Column("Promoted", '.status.conditions[?(@.type=="Promoted")].status', priority=1),
+            Column("Message", ".status.message"),
+            AGE,
+        ),
+        "One consistent set of app, prompt, models, index and tools, rolled out on evidence.",
+    ),
+    ApiKind(
+        # `ipool` and the full name: plain `inferencepool` collides with the Gateway API Inference Extension's kind.
+        "InferencePool", "inferencepools", ("ipool",), InferencePoolSpec, InferencePoolStatus,
+        (
+            Column("Model", ".spec.model"),
+            Column("Provider", ".spec.provider"),
+            Column("Region", ".spec.region"),
+            Column("Warm", ".status.versions[?(@.warm==true)].name"),
+            READY,
+            AGE,
+        ),
+        "A model in a region, in several deployable versions.",
+    ),
+    ApiKind(
+        "IndexEpoch", "indexepochs", ("epoch",), IndexEpochSpec, IndexEpochStatus,
+        (
+            Column("Phase", ".status.phase"),
+            Column("Documents", ".status.documents", "integer"),
+            Column("Of", ".status.documentsTotal", "integer"),
+            Column("Chunks", ".status.chunks", "integer"),
+            Column("Recall@6", ".status.recallAt6", "number", priority=1),
+            READY,
+            AGE,
+        ),
+        "An immutable build of an index, made beside the one that serves.",
+    ),
+    ApiKind(
+        "TenantPolicy", "tenantpolicies", ("tenant",), TenantPolicySpec, TenantPolicyStatus,
+        (
+            Column("Tenant", ".spec.tenantId"),
+            Column("Tier", ".spec.tier"),
+            Column("Regions", ".spec.allowedRegions"),
+            Column("Phase", ".status.phase"),
+            READY,
+            AGE,
+        ),
+        "Who a tenant is, what it may use, where its data may go.",
+    ),
+    ApiKind(
+        "ServingConfig", "servingconfigs", ("sconf",), ServingConfigSpec, ServingConfigStatus,
+        (
+            Column("Generation", ".spec.generation", "integer"),
+            Column("Serving", ".spec.serving"),
+            Column("Candidate", ".spec.candidate"),
+            Column("Weight", ".spec.candidateWeightPercent", "integer"),
+            Column("Acknowledged", ".status.replicas[*].generation"),
+            AGE,
+        ),
+        "Internal: the signed configuration that serves. Only the operator writes it.",
+    ),
+)  # fmt: skip
