@@ -131,6 +131,10 @@ class Cluster(Protocol):
         """Delete in the background if the live uid is `ref.uid`; absent or replaced counts as done (K-21)."""
         ...
 
+    async def review_token(self, token: str, audience: str) -> str | None:
+        """The user name of a ServiceAccount token that is valid for `audience` (TokenReview); None for any other token."""
+        ...
+
 
 @dataclass(frozen=True)
 class Unreadable:

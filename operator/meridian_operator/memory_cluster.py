@@ -33,6 +33,8 @@ class MemoryCluster:
         """(verb, kind, name) of every write that changed something."""
         self.fail: Callable[[str, str, str], ClusterError | None] = lambda verb, kind, name: None
         """Asked before every call; an answer is raised."""
+        self.tokens: dict[tuple[str, str], str] = {}
+        """User names by (token, audience)."""
         self._absent = absent
         self._versions = itertools.count(1)
 
@@ -93,6 +95,10 @@ class MemoryCluster:
             return
         self.writes.append(("delete", ref.kind, ref.name))
         self.remove(ref.kind, ref.namespace, ref.name)
+
+    async def review_token(self, token: str, audience: str) -> str | None:
+        await self._enter("review_token", "ConfigMap", "")
+        return self.tokens.get((token, audience))
 
     # What other actors do in tests: people, KServe, the kubelet.
 
