@@ -1,0 +1,136 @@
+"""One whole look at what a snapshot is compiled from. A read that fails gives no snapshot at all, never a part of one (F-09)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from meridian_api.meta import ApiModel
+from meridian_api.serving import ServingTenant, Snapshot
+from meridian_api.v1alpha1.indexepoch import IndexEpochSpec
+from meridian_api.v1alpha1.inferencepool import InferencePoolSpec
+from meridian_api.v1alpha1.release import ReleaseSpec
+from meridian_api.v1alpha1.tenantpolicy import TenantPolicySpec
+from meridian_operator.cluster import Cluster, Manifest, NotFound
+from meridian_operator.serving.compile import Problem, Sources, serving_tenant
+from meridian_operator.serving.sign import KeyUnusable, SigningKey, load_key, open_own
+from meridian_operator.serving.stored import Stored, envelope_of
+
+Spec = TypeVar("Spec", bound=ApiModel)
+
+
+async def gather_sources(
+    cluster: Cluster, namespace: str, service: str, region: str, releases: Iterable[str]
+) -> Sources:
+    """The live world for `releases` of `service`. Raises ClusterError when any part did not answer."""
+    names = sorted(set(releases))
+    found = await asyncio.gather(
+        cluster.list("InferencePool", namespace),
+        cluster.list("IndexEpoch", namespace),
+        cluster.list("TenantPolicy", namespace),
+        *(_get(cluster, "Release", namespace, name) for name in names),
+    )
+    pools, epochs, policies = found[:3]
+    unreadable: dict[str, str] = {}
+    release_specs = _specs(ReleaseSpec, [item for item in found[3:] if item is not None], unreadable)
+    wanted = {spec.prompt.name for spec in release_specs.values()}
+    wanted |= {tool.config_map.name for spec in release_specs.values() for tool in spec.tools}
+    maps = await asyncio.gather(*(_get(cluster, "ConfigMap", namespace, name) for name in sorted(wanted)))
+    return Sources(
+        service=service,
+        region=region,
+        namespace=namespace,
+        releases=release_specs,
+        pools=_specs(InferencePoolSpec, pools, unreadable),
+        epochs=_specs(IndexEpochSpec, epochs, unreadable),
+        tenants=tuple(_tenants(policies, unreadable)),
+        config_maps={item["metadata"]["name"]: item.get("data") or {} for item in maps if item is not None},
+        unreadable=unreadable,
+    )
+
+
+def keep_unreadable_tenants(sources: Sources, last: Snapshot | None) -> tuple[tuple[ServingTenant, ...], list[Problem]]:
+    """The live tenants, and from `last` those whose policy is there but cannot be read: a typo ends nobody's service (K-35)."""
+    live = {tenant.tenant_id for tenant in sources.tenants}
+    kept = []
+    problems = []
+    for tenant in last.tenants if last else ():
+        why = sources.unreadable.get(f"tenant/{tenant.tenant_id}")
+        if why and tenant.tenant_id not in live:
+            kept.append(tenant)
+    for key, why in sources.unreadable.items():
+        if key.startswith("TenantPolicy/"):
+            problems.append(Problem("TenantPolicyInvalid", f"{key}: {why}; what was known of it is kept"))
+    return (*sources.tenants, *kept), problems
+
+
+async def read_stored(cluster: Cluster, namespace: str, service: str, key: SigningKey) -> Stored | None:
+    """The stored ServingConfig, opened. Raises ClusterError."""
+    manifest = await _get(cluster, "ServingConfig", namespace, service)
+    return None if manifest is None else open_stored(manifest, key)
+
+
+def open_stored(manifest: Manifest, key: SigningKey) -> Stored:
+    """A ServingConfig as decisions need it; a payload that is not ours gives `snapshot=None`."""
+    envelope = envelope_of(manifest)
+    highest = int((manifest.get("status") or {}).get("highestAccepted", 0))
+    try:
+        return Stored(manifest, envelope, highest, open_own(envelope, key))
+    except ValueError as unusable:
+        return Stored(manifest, envelope, highest, None, str(unusable)[:200])
+
+
+def signing_key(folder: str) -> SigningKey | KeyUnusable:
+    """The key, or why there is none, as a value."""
+    try:
+        return load_key(Path(folder))
+    except KeyUnusable as unusable:
+        return unusable
+
+
+async def _get(cluster: Cluster, kind: str, namespace: str, name: str) -> Manifest | None:
+    try:
+        return await cluster.get(kind, namespace, name)
+    except NotFound:
+        return None
+
+
+def _specs(model: type[Spec], items: Iterable[Manifest], unreadable: dict[str, str]) -> dict[str, Spec]:
+    specs = {}
+    for item in items:
+        name = item["metadata"]["name"]
+        try:
+            specs[name] = model.from_wire(item.get("spec"), unknown="ignore")
+        except ValidationError as wrong:
+            unreadable[f"{item['kind']}/{name}"] = _first(wrong)
+    return specs
+
+
+def _tenants(policies: Iterable[Manifest], unreadable: dict[str, str]) -> Iterable[ServingTenant]:
+    """Oldest first: a later policy that claims another's id or tokens is left out, and takes nothing from the first."""
+    taken: dict[object, str] = {}
+    for item in sorted(policies, key=lambda p: (p["metadata"].get("creationTimestamp", ""), p["metadata"]["name"])):
+        name = item["metadata"]["name"]
+        try:
+            spec = TenantPolicySpec.from_wire(item.get("spec"), unknown="ignore")
+        except ValidationError as wrong:
+            unreadable[f"TenantPolicy/{name}"] = _first(wrong)
+            unreadable[f"tenant/{(item.get('spec') or {}).get('tenantId')}"] = name
+            continue
+        identity = spec.identity
+        claims = (spec.tenant_id, (identity.issuer, identity.audience, identity.tenant_claim, identity.tenant_value))
+        first = next((taken[claim] for claim in claims if claim in taken), None)
+        if first is not None:
+            unreadable[f"TenantPolicy/{name}"] = f"TenantPolicy {first} has this tenant id or these tokens already"
+            continue
+        taken.update(dict.fromkeys(claims, name))
+        yield serving_tenant(spec)
+
+
+def _first(wrong: ValidationError) -> str:
+    error = wrong.errors()[0]
+    return f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}"[:300]

@@ -1,0 +1,66 @@
+"""A tenant list that shrinks a lot at once is believed only when two lists in a row say so (F-03, F-04)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from meridian_api.serving import ServingTenant, Snapshot
+
+SHARE = 0.20
+COUNT = 3
+APART_SECONDS = 2.0
+"""Between two lists that count as two."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The tenants to compile with. `kept` are absent from the list but not yet believed to be gone."""
+
+    tenants: tuple[ServingTenant, ...]
+    kept: tuple[str, ...] = ()
+    confirmed: bool = False
+    """The list shrank a lot, and that was seen twice."""
+
+
+def is_large(before: Collection[str], missing: Collection[str]) -> bool:
+    """Over 20 % and over 3 gone; an empty list after one that was not is large too."""
+    if not missing:
+        return False
+    return len(missing) > SHARE * len(before) and (len(missing) > COUNT or len(missing) == len(before))
+
+
+def settle(live: Iterable[ServingTenant], last: Snapshot | None, seen_missing: Collection[str]) -> Settled:
+    """What of `live` is believed, given the stored snapshot and the ids that an earlier list missed too."""
+    tenants = tuple(live)
+    if last is None:
+        return Settled(tenants)
+    now = {tenant.tenant_id for tenant in tenants}
+    before = {tenant.tenant_id: tenant for tenant in last.tenants}
+    missing = before.keys() - now
+    if not is_large(before, missing):
+        return Settled(tenants)
+    doubtful = sorted(missing - set(seen_missing))
+    if not doubtful:
+        return Settled(tenants, confirmed=True)
+    return Settled((*tenants, *(before[name] for name in sorted(missing))), kept=tuple(sorted(missing)))
+
+
+@dataclass
+class Looks:
+    """Which tenants of a service earlier lists missed, and since when on the monotonic clock. In memory: a new leader looks twice."""
+
+    since: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def saw(self, service: str, missing: Collection[str], at: float) -> None:
+        """Note one list: those back in it are forgotten."""
+        earlier = self.since.get(service, {})
+        self.since[service] = {name: earlier.get(name, at) for name in missing}
+
+    def missing_before(self, service: str, at: float) -> frozenset[str]:
+        """Ids that a list at least APART_SECONDS before `at` missed, and every one since."""
+        return frozenset(name for name, first in self.since.get(service, {}).items() if at - first >= APART_SECONDS)
+
+
+LOOKS = Looks()
+"""This process's memory; only the leader looks."""
