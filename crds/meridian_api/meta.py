@@ -74,7 +74,9 @@ Sha256 = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]
 # `latest` cannot be written at all: an image is a repository and a digest.
 ImageByDigest = Annotated[str, Field(max_length=300, pattern=r"^[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}$")]
 # A version that floats would change behaviour without a deploy (S-41).
-PinnedVersion = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9]([-._@A-Za-z0-9]*[A-Za-z0-9])?$")]
+PinnedVersion = Annotated[
+    str, Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9]([-._@A-Za-z0-9]*[A-Za-z0-9])?$")
+]
 PrincipalName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f,*%]+$")]
 ShortText = Annotated[str, Field(max_length=256)]
 LongText = Annotated[str, Field(max_length=4096)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from meridian_api import generate, names
 from meridian_api.digest import configmap_digest
 from meridian_api.kinds import KINDS

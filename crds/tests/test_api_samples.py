@@ -13,6 +13,7 @@ from typing import Any
 import pydantic
 import pytest
 import yaml
+
 from meridian_api.kinds import KINDS
 from meridian_cluster import apiserver, waiting
 
@@ -81,7 +82,9 @@ def server() -> Iterator[Server]:
             assert status == 201, f"{path.name}: {answer['message']}"
         for kind in KINDS:
             path = f"/apis/meridian.dev/v1alpha1/namespaces/default/{kind.plural}"
-            waiting.until(f"{kind.plural} to be served", lambda p=path: client.call("GET", p)[0] == 200, seconds=30, every=0.1)
+            waiting.until(
+                f"{kind.plural} to be served", lambda p=path: client.call("GET", p)[0] == 200, seconds=30, every=0.1
+            )
         yield client
 
 
@@ -141,7 +144,9 @@ def test_an_allowed_change_is_accepted(path: Path, server: Server) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 def test_every_status_field_that_the_model_can_write_is_in_the_schema(kind: Any, server: Server) -> None:
     """K-36: the server prunes unknown status fields without a word, so model and schema must be one."""
-    status, crd = server.call("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind.plural}.meridian.dev")
+    status, crd = server.call(
+        "GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind.plural}.meridian.dev"
+    )
     assert status == 200
     root = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert set(root["properties"]["status"]["properties"]) == {f.alias for f in kind.status.model_fields.values()}

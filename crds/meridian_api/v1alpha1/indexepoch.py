@@ -29,9 +29,7 @@ class Embedding(ApiModel):
     revision: PinnedVersion
     dimension: Annotated[int, Field(ge=2, le=4096)] = 256
 
-    RULES = (
-        Rule("self.revision != 'latest'", "revision: 'latest' floats; pin it", lambda e: e.revision != "latest"),
-    )
+    RULES = (Rule("self.revision != 'latest'", "revision: 'latest' floats; pin it", lambda e: e.revision != "latest"),)
 
     @property
     def ident(self) -> str:
@@ -56,7 +54,11 @@ class Source(ApiModel):
     """Key `documents.jsonl`, one document a line: docId, version, title, sourceUri, aclGroups, text."""
 
     RULES = (
-        Rule("has(self.configMap)", "exactly one kind of source must be set: configMap", lambda s: s.config_map is not None),
+        Rule(
+            "has(self.configMap)",
+            "exactly one kind of source must be set: configMap",
+            lambda s: s.config_map is not None,
+        ),
     )
 
 
@@ -64,7 +66,9 @@ class IndexEpochSpec(ApiModel):
     """Wholly immutable: another build is another epoch."""
 
     region: RegionName
-    tenants: Annotated[tuple[TenantId, ...], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})]
+    tenants: Annotated[
+        tuple[TenantId, ...], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ]
     embedding: Embedding
     chunker: Chunker = Chunker()
     normaliser: Literal["nfkc-1"] = "nfkc-1"
@@ -85,7 +89,16 @@ class IndexEpochSpec(ApiModel):
     """Completions of the Indexed Job."""
 
     IMMUTABLE = (
-        "region", "tenants", "embedding", "chunker", "normaliser", "sources", "minRecallAt6", "goldenSet", "maxLagSeconds", "shards",
+        "region",
+        "tenants",
+        "embedding",
+        "chunker",
+        "normaliser",
+        "sources",
+        "minRecallAt6",
+        "goldenSet",
+        "maxLagSeconds",
+        "shards",
     )
     RULES = (
         Rule(
@@ -107,7 +120,9 @@ class IndexEpochStatus(ApiModel):
     observed_generation: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] = 0
     conditions: Annotated[
         tuple[Condition, ...],
-        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+        Field(
+            max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        ),
     ] = ()
     phase: Literal["Pending", "Building", "Built", "Failed"] = "Pending"
     job: ObjectName | None = None

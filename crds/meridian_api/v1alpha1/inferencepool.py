@@ -53,7 +53,9 @@ class Engine(ApiModel):
     args: Annotated[tuple[Argument, ...], Field(max_length=64)] = ()
     env: Annotated[
         tuple[EnvVar, ...],
-        Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+        Field(
+            max_length=32, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+        ),
     ] = ()
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
     resources: Resources = Resources()
@@ -201,9 +203,13 @@ class InferencePoolStatus(ApiModel):
     observed_generation: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] = 0
     conditions: Annotated[
         tuple[Condition, ...],
-        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+        Field(
+            max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        ),
     ] = ()
     versions: Annotated[
         tuple[PoolVersionStatus, ...],
-        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+        Field(
+            max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+        ),
     ] = ()

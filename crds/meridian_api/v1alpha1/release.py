@@ -99,7 +99,9 @@ class Step(ApiModel):
 class Canary(ApiModel):
     """Non-inferiority of task success against the concurrent control (S-37)."""
 
-    steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=10, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = (
+    steps: Annotated[
+        tuple[Step, ...], Field(min_length=1, max_length=10, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = (
         Step(weight=5),
         Step(weight=25),
     )
@@ -151,7 +153,9 @@ class Rollout(ApiModel):
     bake_seconds: Seconds = 1800
     """Observed healthy time after promotion to all traffic, with the previous release warm."""
     required_approvals: Annotated[int, Field(ge=0, le=5)] = 0
-    freeze_windows: Annotated[tuple[FreezeWindow, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    freeze_windows: Annotated[
+        tuple[FreezeWindow, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
 
 
 class Hold(ApiModel):
@@ -188,7 +192,10 @@ class ReleaseSpec(ApiModel):
     attempt: Annotated[int, Field(ge=1, le=1000)] = 1
     """Grows to try the same content again; each attempt has its own evidence (R-24)."""
     hold: Hold | None = None
-    approvals: Annotated[tuple[Approval, ...], Field(max_length=10, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["by"]})] = ()
+    approvals: Annotated[
+        tuple[Approval, ...],
+        Field(max_length=10, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["by"]}),
+    ] = ()
 
     IMMUTABLE = ("service", "app", "prompt", "models", "index", "tools", "eval", "settings", "rollbackTo", "rollout")
     RULES = (
@@ -247,7 +254,9 @@ class ReleaseStatus(ApiModel):
     """One sentence: what it does now, or why it ended."""
     conditions: Annotated[
         tuple[Condition, ...],
-        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+        Field(
+            max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        ),
     ] = ()
     attempt: Annotated[int, Field(ge=0)] = 0
     step: Annotated[int, Field(ge=0)] = 0
@@ -260,6 +269,8 @@ class ReleaseStatus(ApiModel):
     bake_observed_seconds: Annotated[int, Field(ge=0)] = 0
     """Accumulated healthy observation, not wall clock (R-47)."""
     bake_last_look: Timestamp | None = None
-    history: Annotated[tuple[PhaseEntry, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    history: Annotated[
+        tuple[PhaseEntry, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
     serving_release: Annotated[str, Field(max_length=120)] = ""
     """The release that answers users now, this one or another (R-49, R-51)."""

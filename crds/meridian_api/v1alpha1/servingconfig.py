@@ -34,7 +34,10 @@ class ServingConfigSpec(ApiModel):
 
     IMMUTABLE = ("service", "region")
     RULES = (
-        Rule("self.generation >= oldSelf.generation", "generation only grows: a rollback is a new generation with old content"),
+        Rule(
+            "self.generation >= oldSelf.generation",
+            "generation only grows: a rollback is a new generation with old content",
+        ),
         Rule("self.leaseEpoch >= oldSelf.leaseEpoch", "leaseEpoch is older than the leader's: this writer was deposed"),
         Rule(
             "self.generation > oldSelf.generation || self.payload == oldSelf.payload",
@@ -59,7 +62,10 @@ class ServingConfigStatus(ApiModel):
 
     replicas: Annotated[
         tuple[ReplicaReport, ...],
-        Field(max_length=500, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["replica"]}),
+        Field(
+            max_length=500,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["replica"]},
+        ),
     ] = ()
     highest_accepted: Counter = 0
     """Highest generation any replica has reported: after a restore of an older etcd the next is above it."""

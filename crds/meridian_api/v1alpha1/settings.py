@@ -88,13 +88,15 @@ class Settings(ApiModel):
             "self.model.firstTokenTimeoutMs <= self.deadlineMs && self.retrievalCalls.timeoutMs <= self.deadlineMs"
             " && self.orderCalls.timeoutMs <= self.deadlineMs && self.sideEffectCalls.timeoutMs <= self.deadlineMs",
             "settings: every timeout must fit inside deadlineMs",
-            lambda s: max(
-                s.model.first_token_timeout_ms,
-                s.retrieval_calls.timeout_ms,
-                s.order_calls.timeout_ms,
-                s.side_effect_calls.timeout_ms,
-            )
-            <= s.deadline_ms,
+            lambda s: (
+                max(
+                    s.model.first_token_timeout_ms,
+                    s.retrieval_calls.timeout_ms,
+                    s.order_calls.timeout_ms,
+                    s.side_effect_calls.timeout_ms,
+                )
+                <= s.deadline_ms
+            ),
         ),
         Rule(
             "self.sideEffectCalls.retries == 0",

@@ -6,7 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from meridian_api.meta import ApiModel, Condition, LongText, PrincipalName, RegionName, Rule, ShortText, TenantId, Timestamp
+from meridian_api.meta import (
+    ApiModel,
+    Condition,
+    LongText,
+    PrincipalName,
+    RegionName,
+    Rule,
+    ShortText,
+    TenantId,
+    Timestamp,
+)
 
 Tier = Literal["interactive_support", "standard", "free_tier", "batch"]
 ClaimName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[A-Za-z][-._:/A-Za-z0-9]*$")]
@@ -40,8 +50,12 @@ class Role(ApiModel):
     """A role of a verified token: the ACL groups it adds and the tools it may use."""
 
     name: PrincipalName
-    groups: Annotated[tuple[PrincipalName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})] = ()
-    tools: Annotated[tuple[ToolName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})] = ()
+    groups: Annotated[
+        tuple[PrincipalName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ()
+    tools: Annotated[
+        tuple[ToolName, ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ()
 
 
 class CacheRules(ApiModel):
@@ -67,7 +81,9 @@ class TenantPolicySpec(ApiModel):
     display_name: ShortText = ""
     identity: Identity
     tier: Tier = "standard"
-    allowed_regions: Annotated[tuple[RegionName, ...], Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"})]
+    allowed_regions: Annotated[
+        tuple[RegionName, ...], Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ]
     """Where this tenant's data may be stored and processed. `global` is no region: it cannot be checked (T-40)."""
     overflow: bool = False
     """May use a hosted target in an allowed region when the fleet is full."""
@@ -75,7 +91,9 @@ class TenantPolicySpec(ApiModel):
     roles: Annotated[
         tuple[Role, ...],
         Field(
-            min_length=1, max_length=32, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+            min_length=1,
+            max_length=32,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ]
     cache: CacheRules = CacheRules()
@@ -101,7 +119,9 @@ class TenantPolicyStatus(ApiModel):
     observed_generation: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] = 0
     conditions: Annotated[
         tuple[Condition, ...],
-        Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+        Field(
+            max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        ),
     ] = ()
     phase: Literal["Pending", "Onboarding", "Onboarded", "Rejected", "Offboarding"] = "Pending"
     partitions: Annotated[int, Field(ge=0)] = 0
