@@ -58,13 +58,15 @@ def conditions(
     return result
 
 
-def kstatus(*said: Say, stalled: bool = False) -> tuple[Say, ...]:
+def kstatus(*said: Say, stalled: bool = False, waiting_for: tuple[str, str] | None = None) -> tuple[Say, ...]:
     """`said` and the three conditions that kstatus and Argo CD read.
 
-    Ready is True when every condition of `said` that counts for it is; otherwise the first that is not explains. Work goes on
-    (Reconciling) unless Ready, or unless it needs a person (`stalled`).
+    Ready is True when every condition of `said` that counts for it is, and nothing is waited for (reason, message);
+    otherwise the first that is not explains. Work goes on (Reconciling) unless Ready, or unless it needs a person (`stalled`).
     """
     missing = next((s for s in said if CONDITIONS[s.type].counts_for_ready and s.status is not True), None)
+    if missing is None and waiting_for is not None:
+        missing = Say("Ready", False, *waiting_for)
     if missing is None:
         return (
             *said,

@@ -1,0 +1,1 @@
+"""PostgreSQL as the operator uses it: schema and partitions as the owner, facts as `meridian_evidence`."""
