@@ -10,7 +10,7 @@ help: ## this list
 
 install: $(STAMP) ## Python dependencies, pinned by hash, into .venv
 $(STAMP): requirements.lock pyproject.toml
-	test -x $(PY) || python3 -m venv $(VENV)
+	test -x $(PY) || python3 -m venv $(VENV) || (apt-get update -qq && apt-get install -y -qq python3-venv && python3 -m venv $(VENV))
 	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "uv>=0.9"
 	$(PY) -m uv pip install --quiet --python $(PY) --require-hashes -r requirements.lock
 	$(PY) -m uv pip install --quiet --python $(PY) --no-deps --editable .
