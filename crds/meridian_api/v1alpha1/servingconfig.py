@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from meridian_api.meta import ApiModel, DnsLabel, ObjectName, RegionName, Rule, Sha256, ShortText
+from meridian_api.meta import ApiModel, Condition, DnsLabel, ObjectName, RegionName, Rule, Sha256, ShortText
 
 Counter = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 
@@ -69,3 +69,8 @@ class ServingConfigStatus(ApiModel):
     ] = ()
     highest_accepted: Counter = 0
     """Highest generation any replica has reported: after a restore of an older etcd the next is above it."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(max_length=4, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = ()
+    """`Accepted` is False while what is stored cannot follow the kinds it was compiled from; the last good one serves."""

@@ -84,4 +84,4 @@ def merge(
         by_name[report.replica] = report
     replicas = tuple(by_name[name] for name in sorted(by_name))[:500]
     highest = max([status.highest_accepted, *(report.generation for report in replicas)])
-    return ServingConfigStatus(replicas=replicas, highest_accepted=highest)
+    return status.model_copy(update={"replicas": replicas, "highest_accepted": highest})

@@ -5,8 +5,6 @@ A crash between the two writes is healed by the kind ServingConfig, which compar
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 from dataclasses import replace
 from datetime import UTC
@@ -14,17 +12,16 @@ from pathlib import Path
 
 from meridian_api.meta import API_VERSION
 from meridian_api.serving import Envelope, Snapshot
-from meridian_operator.cluster import Conflict, Manifest, Refused, owner_reference
+from meridian_operator.cluster import Conflict, Manifest, Refused
 from meridian_operator.converge import World
+from meridian_operator.logs import log
 from meridian_operator.plan import Switch
 from meridian_operator.serving import shrinkage, wakeups
 from meridian_operator.serving.compile import Pointer, Problem, Stamp, compile_snapshot
+from meridian_operator.serving.copies import config_map
 from meridian_operator.serving.gather import gather_sources, keep_unreadable_tenants, read_stored
 from meridian_operator.serving.sign import KeyUnusable, load_key, sign
 from meridian_operator.serving.stored import Stored, reason_to_write
-
-
-log = logging.getLogger(__name__)
 
 
 class CannotCompile(Refused):
@@ -35,14 +32,13 @@ class CannotCompile(Refused):
         self.problems = problems
 
 
-async def commit(world: World, switch: Switch) -> Envelope:
+async def commit(switch: Switch, world: World, namespace: str) -> Envelope:
     """Carry out `switch`; answers what is stored afterwards, which is what was stored before if that serves alike.
 
     Raises Conflict when the ServingConfig is not the one that was seen (read and decide again), CannotCompile, Deposed,
     and other ClusterErrors, after which nothing is known about the write.
     """
     settings = world.settings
-    namespace = settings.namespace
     try:
         key = load_key(Path(settings.signing_dir))
     except KeyUnusable as unusable:
@@ -72,27 +68,17 @@ async def commit(world: World, switch: Switch) -> Envelope:
         await world.cluster.apply(config_map(stored.manifest, stored.envelope))
         return stored.envelope
     envelope = sign(made.snapshot, key)
-    written = await _write(world, stored, made.snapshot, envelope)
-    log.info("service %s: generation %d: %s (%s)", switch.service, envelope.generation, switch.because, why)
+    written = await _write(world, namespace, stored, made.snapshot, envelope)
+    log(
+        "commit",
+        key=f"ServingConfig/{namespace}/{switch.service}",
+        generation=envelope.generation,
+        because=switch.because,
+        detail=why,
+    )
     wakeups.LOCAL.notify(switch.service)
     await world.cluster.apply(config_map(written, envelope))
     return envelope
-
-
-def config_map(owner: Manifest, envelope: Envelope) -> Manifest:
-    """The copy that data-plane pods mount; owned by the ServingConfig."""
-    service = owner["metadata"]["name"]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": f"meridian-config-{service}",
-            "namespace": owner["metadata"]["namespace"],
-            "labels": {"app.kubernetes.io/part-of": "meridian", "meridian.dev/service": service},
-            "ownerReferences": [owner_reference(owner)],
-        },
-        "data": {"envelope.json": json.dumps(envelope.to_wire(), sort_keys=True)},
-    }
 
 
 def _pointer(switch: Switch, last: Snapshot | None) -> Pointer:
@@ -106,14 +92,16 @@ def _pointer(switch: Switch, last: Snapshot | None) -> Pointer:
 
 
 def _still_shrinking(stored: Stored | None) -> bool:
-    """A confirmed shrink stays confirmed until every known replica has taken it; else one that missed it refuses all later ones."""
+    """A confirmed shrink stays so until every known replica has taken it: one that missed it would refuse all later ones."""
     if stored is None or stored.snapshot is None or not stored.snapshot.shrink_confirmed:
         return False
     reports = (stored.manifest.get("status") or {}).get("replicas") or ()
     return any(report.get("generation", 0) < stored.envelope.generation for report in reports)
 
 
-async def _write(world: World, stored: Stored | None, snapshot: Snapshot, envelope: Envelope) -> Manifest:
+async def _write(
+    world: World, namespace: str, stored: Stored | None, snapshot: Snapshot, envelope: Envelope
+) -> Manifest:
     trial = snapshot.candidate
     spec = {
         "service": snapshot.service,
@@ -128,7 +116,7 @@ async def _write(world: World, stored: Stored | None, snapshot: Snapshot, envelo
         return await world.cluster.replace({**stored.manifest, "spec": spec})
     metadata = {
         "name": snapshot.service,
-        "namespace": world.settings.namespace,
+        "namespace": namespace,
         "labels": {"app.kubernetes.io/part-of": "meridian"},
     }
     return await world.cluster.create(

@@ -329,7 +329,8 @@ def _tool(sources: Sources, reference: Tool, found: list[Problem]) -> ServingToo
         found.append(
             Problem(
                 "ToolMismatch",
-                f"{where} declares {tool.name} {tool.schema_version}, the release names {reference.name} {reference.schema_version}",
+                f"{where} declares {tool.name} {tool.schema_version},"
+                f" the release names {reference.name} {reference.schema_version}",
             )
         )
         return None

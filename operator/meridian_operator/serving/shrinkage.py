@@ -48,7 +48,7 @@ def settle(live: Iterable[ServingTenant], last: Snapshot | None, seen_missing: C
 
 @dataclass
 class Looks:
-    """Which tenants of a service earlier lists missed, and since when on the monotonic clock. In memory: a new leader looks twice."""
+    """Which tenants of a service earlier lists missed, and since when (monotonic). In memory: a new leader looks twice."""
 
     since: dict[str, dict[str, float]] = field(default_factory=dict)
 
