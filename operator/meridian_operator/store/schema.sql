@@ -136,9 +136,11 @@ create table if not exists meridian.request_records (
   epoch               text not null default '',
   embedding_model     text not null default '',
   tools               jsonb not null default '{}',   -- name to schema version
+  tool_outcome        text not null default '',
   canary_eligible     boolean not null default false,
   cache_hit           boolean not null default false,
-  state               text not null,                 -- answered | degraded | error | refused | cancelled
+  state               text not null,                 -- of the stream: terminal | incomplete | cancelled | ...
+  outcome             text not null check (outcome in ('answered', 'degraded', 'error', 'refused', 'cancelled')),
   error_code          text not null default '',
   degraded            text not null default 'full',  -- step of the ladder
   abstained           boolean not null default false,
@@ -149,11 +151,15 @@ create table if not exists meridian.request_records (
   cost_usd            numeric(18, 9) not null default 0,
   ttft_ms             double precision,
   total_ms            double precision,
-  citations           jsonb not null default '[]',   -- ["doc@version", ...] as sent
+  stage_ms            jsonb not null default '{}',
+  retrieved           jsonb not null default '[]',   -- ["doc@version#chunk", ...], best first
+  citations           jsonb not null default '[]',   -- ["doc@version#chunk", ...] as sent
   citations_total     integer not null default 0,
   citations_invalid   integer not null default 0,
-  trace_id            text not null default '',
-  started_at          timestamptz not null default now(),
+  uncited_claims      boolean not null default false,
+  stale_config        boolean not null default false,
+  traceparent         text not null default '',
+  started_at          timestamptz not null default now(),  -- never after the database's own time of writing
   finished_at         timestamptz,
   primary key (tenant_id, request_id)
 );
@@ -179,10 +185,8 @@ create table if not exists meridian.tool_audit (
   subject_hash     text not null default '',
   tool             text not null,
   schema_version   text not null default '',
-  decision         text not null,               -- allowed | refused
-  status           text not null default '',    -- ok | error | timeout | ...
-  arguments_digest text not null default '',    -- arguments may be personal data: a digest only
-  detail           text not null default '',
+  outcome          text not null,               -- ok | not_found | denied | invalid | timeout | unavailable
+  arguments_hash   text not null default '',    -- arguments may be personal data: a hash only
   duration_ms      double precision,
   at               timestamptz not null default now(),
   primary key (tenant_id, audit_id)
