@@ -1,0 +1,1 @@
+"""The data plane: answers requests by the last signed configuration, with or without a control plane."""

@@ -120,7 +120,14 @@ class Tools(Protocol):
     """The network leg of the tool gateway; authorisation, validation and audit come before it and are not its business."""
 
     async def call(
-        self, tool: ServingTool, arguments: dict[str, Any], caller: Caller, *, request_id: str, traceparent: str, timeout_s: float
+        self,
+        tool: ServingTool,
+        arguments: dict[str, Any],
+        caller: Caller,
+        *,
+        request_id: str,
+        traceparent: str,
+        timeout_s: float,
     ) -> ToolOutcome: ...
 
 
