@@ -111,11 +111,16 @@ async def act(plan: Plan, owner: Manifest, world: World) -> None:
     for manifest in plan.apply:
         world.fence()
         await world.cluster.apply(manifest)
+    if plan.evaluation is not None:
+        from meridian_operator.release.evaluate import start  # compiles and signs, like a switch
+
+        world.fence()
+        await start(plan.evaluation, world, owner)
     if plan.switch is not None:
         from meridian_operator.serving.commit import commit  # serving/ compiles and signs; only a switch needs it
 
         world.fence()
-        await commit(plan.switch, world, owner["metadata"]["namespace"])
+        await commit(world, plan.switch)
         log("switch", key=f"ServingConfig/{plan.switch.service}", because=plan.switch.because)
     for ref in plan.delete:
         world.fence()

@@ -45,6 +45,18 @@ class EnsureEpoch:
 
 
 @dataclass(frozen=True)
+class EvaluationRequest:
+    """Start the offline evaluation of a release's attempt: compile its snapshot, sign it, create one Job of that name."""
+
+    release: str
+    uid: str
+    attempt: int
+    service: str
+    golden_config_map: str
+    job: str
+
+
+@dataclass(frozen=True)
 class EventNote:
     """A Kubernetes Event on the object; posted only along with a changed status, so that none floods."""
 
@@ -62,6 +74,7 @@ class Plan:
     store: tuple[EnsureTenant | EnsureEpoch, ...] = ()
     apply: tuple[Manifest, ...] = ()
     """Owned children, by server-side apply."""
+    evaluation: EvaluationRequest | None = None
     switch: Switch | None = None
     delete: tuple[Ref, ...] = ()
     status: dict[str, Any] | None = None

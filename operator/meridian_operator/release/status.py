@@ -1,0 +1,129 @@
+"""The whole status of a Release from what a rule says: conditions, traffic, evidence, history. Pure and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from meridian_api.v1alpha1.release import Evidence, Phase, PhaseEntry, ReleaseStatus, Traffic
+from meridian_operator.conditions import Say, conditions, cut, timestamp
+from meridian_operator.release.seen import OVER, Live, Problem, Seen
+
+_MAX_HISTORY = 32
+_MAX_EVIDENCE = 32
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rule wants said."""
+
+    phase: Phase
+    reason: str
+    message: str
+    """One sentence."""
+    stalled: bool = False
+    """Nothing moves without a person."""
+    settled: bool = False
+    """The release is where its spec wants it."""
+    paused: bool = False
+    degraded: bool = False
+    problem: Problem | None = None
+    evidence: tuple[Evidence, ...] = ()
+    """Newer verdicts; stored ones of other names are kept."""
+    weight: int | None = None
+    """Percent that the same plan's switch commits; None: what is committed stays."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Further fields of ReleaseStatus."""
+
+
+def status_wire(seen: Seen, told: Told, now: datetime) -> dict[str, Any]:
+    """The wire form that replaces the stored status."""
+    old = seen.status
+    stamp = timestamp(now)
+    history = old.history
+    if told.phase != old.phase or told.changes.get("attempt", old.attempt) != old.attempt:
+        history = (*history, PhaseEntry(phase=told.phase, at=stamp))[-_MAX_HISTORY:]
+    kept = told.changes.get("evidence", old.evidence)
+    generation = int(seen.object["metadata"].get("generation", 0))
+    update = {
+        **told.changes,
+        "observed_generation": generation,
+        "phase": told.phase,
+        "message": cut(told.message, 4000),
+        "history": history,
+        "traffic": _traffic(seen, told, stamp),
+        "evidence": _merged(kept, told.evidence, stamp),
+        "serving_release": seen.live.serving if isinstance(seen.live, Live) else old.serving_release,
+        "conditions": (),
+    }
+    wire = ReleaseStatus(**{**{n: getattr(old, n) for n in ReleaseStatus.model_fields}, **update}).to_wire()
+    wire["conditions"] = conditions(
+        seen.object.get("status"), _said(seen, told), generation=generation, now=now
+    )
+    return wire
+
+
+def _traffic(seen: Seen, told: Told, stamp: str) -> Traffic:
+    old = seen.status.traffic
+    weight = seen.weight if told.weight is None else told.weight
+    if not isinstance(seen.live, Live):
+        return Traffic(weight_percent=weight, since=stamp if weight != old.weight_percent else old.since)
+    if told.phase in OVER and weight == 0 and old.weight_percent == 0 and old.acknowledged:
+        return old  # long over: later generations are about others, and no write tells of them (K-27)
+    return Traffic(
+        weight_percent=weight,
+        generation=seen.live.generation,
+        acknowledged=seen.live.acknowledged and weight == seen.weight and told.weight is None,
+        since=stamp if weight != old.weight_percent or old.since is None else old.since,
+    )
+
+
+def _merged(kept: Iterable[Evidence], newer: Iterable[Evidence], stamp: str) -> tuple[Evidence, ...]:
+    """By name; `at` is when a verdict last changed, so that a quiet pass writes nothing."""
+    found = {e.name: e for e in kept}
+    for one in newer:
+        old = found.get(one.name)
+        same = old is not None and (old.verdict, old.reason) == (one.verdict, one.reason)
+        at = old.at if same and old else stamp
+        found[one.name] = one.model_copy(update={"at": at, "message": cut(one.message, 1000)})
+    return tuple(found.values())[:_MAX_EVIDENCE]
+
+
+def _said(seen: Seen, told: Told) -> tuple[Say, ...]:
+    moving = not (told.stalled or told.settled or told.paused)
+    accepted = (
+        Say("Accepted", False, told.problem.reason, told.problem.message)
+        if told.problem
+        else Say("Accepted", True, "ReferencesResolve")
+    )
+    serving = Say("Serving", seen.is_serving and told.weight != 0 or told.weight == 100, *_serving(seen, told))
+    return (
+        accepted,
+        serving,
+        _rollback_ready(seen),
+        Say("Promoted", told.phase == "Promoted", told.reason if told.phase != "Promoted" else "Promoted", told.message),
+        Say("Paused", told.paused, told.reason if told.paused else "NotPaused"),
+        Say("Degraded", told.degraded, told.reason if told.degraded else "AsAsked", told.message if told.degraded else ""),
+        Say("Reconciling", moving, told.reason, told.message if moving else ""),
+        Say("Stalled", told.stalled, told.reason, told.message if told.stalled else ""),
+        Say("Ready", told.settled, told.reason, told.message),
+    )
+
+
+def _serving(seen: Seen, told: Told) -> tuple[str, str]:
+    if told.weight == 100 or (seen.is_serving and told.weight is None):
+        return "Serving", "this release answers users"
+    if isinstance(seen.live, Live):
+        return "AnotherServes", f"release {seen.live.serving} answers users"[:200] if not seen.is_serving else "traffic goes back"
+    return "NothingServes", "the service has no release yet"
+
+
+def _rollback_ready(seen: Seen) -> Say:
+    target = seen.spec.rollback_to if not isinstance(seen.spec, str) else None
+    if target is None:
+        return Say("RollbackReady", False, "NoTarget", "a first release has nothing to return to")
+    if seen.cold_target:
+        return Say("RollbackReady", False, "TargetNotWarm", f"release {target}: {', '.join(seen.cold_target)}")
+    return Say("RollbackReady", True, "TargetWarm", f"release {target} is complete and warm")
