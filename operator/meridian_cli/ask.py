@@ -53,17 +53,13 @@ def run(args: argparse.Namespace, transport: httpx.BaseTransport | None = None) 
     """0 for an answer, also a degraded or abstaining one; 1 for an error, with its reason."""
     try:
         if not args.token and not args.tenant:
-            raise Failed(
-                "give --tenant (a token is then asked of the development issuer) or --token"
-            )
+            raise Failed("give --tenant (a token is then asked of the development issuer) or --token")
         issuer = args.issuer.rstrip("/")
         token = args.token or mint_token(issuer, identity_from(args), transport=transport)
         url = args.url.rstrip("/") if args.url else dataplane_url()
         screen = Screen(sys.stdout, sys.stdout.isatty())
         show = show_json if args.json else show_event
-        with httpx.Client(
-            transport=transport, timeout=args.timeout_seconds, trust_env=False
-        ) as client:
+        with httpx.Client(transport=transport, timeout=args.timeout_seconds, trust_env=False) as client:
             return show_all(screen, ask(client, url, token, args.question, args.conversation), show)
     except (Failed, NoToken, NoAddress, BadStream) as error:
         complain(str(error))
@@ -74,9 +70,7 @@ def run(args: argparse.Namespace, transport: httpx.BaseTransport | None = None) 
     return 1
 
 
-def ask(
-    client: httpx.Client, url: str, token: str, question: str, conversation: str | None
-) -> Iterator[Event]:
+def ask(client: httpx.Client, url: str, token: str, question: str, conversation: str | None) -> Iterator[Event]:
     """The events of one answer. Raises Failed for a refusal before the stream."""
     body = {"question": question} | ({"conversationId": conversation} if conversation else {})
     headers = {"authorization": f"Bearer {token}", "accept": "text/event-stream"}

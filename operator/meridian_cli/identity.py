@@ -35,9 +35,7 @@ def token_request(identity: Identity, ttl_s: int) -> dict[str, Any]:
     }
 
 
-def mint_token(
-    issuer: str, identity: Identity, ttl_s: int = 3600, transport: httpx.BaseTransport | None = None
-) -> str:
+def mint_token(issuer: str, identity: Identity, ttl_s: int = 3600, transport: httpx.BaseTransport | None = None) -> str:
     """A fresh token. Raises NoToken."""
     try:
         with httpx.Client(transport=transport, timeout=TIMEOUT_S, trust_env=False) as client:
@@ -47,9 +45,7 @@ def mint_token(
     return read_token(issuer, answered)
 
 
-async def mint_token_async(
-    client: httpx.AsyncClient, issuer: str, identity: Identity, ttl_s: int = 3600
-) -> str:
+async def mint_token_async(client: httpx.AsyncClient, issuer: str, identity: Identity, ttl_s: int = 3600) -> str:
     """A fresh token over a client that is open already. Raises NoToken."""
     try:
         answered = await client.post(f"{issuer}/token", json=token_request(identity, ttl_s))

@@ -158,9 +158,7 @@ async def _request(run: _Run, question: Question, conversation: str) -> None:
         await _send_feedback(run, question, record)
 
 
-async def _read_answer(
-    run: _Run, question: Question, conversation: str, reading: _Reading
-) -> str | None:
+async def _read_answer(run: _Run, question: Question, conversation: str, reading: _Reading) -> str | None:
     """Reads the stream into `reading`; gives the code of a refusal before the stream."""
     headers = {"authorization": f"Bearer {await run.tokens(_identity(question))}"}
     body = {"question": question.question, "conversationId": conversation}
@@ -182,9 +180,7 @@ async def _read_answer(
     return "no_terminal_event"
 
 
-def _record(
-    run: _Run, question: Question, reading: _Reading, sent: float, code: str | None
-) -> Record:
+def _record(run: _Run, question: Question, reading: _Reading, sent: float, code: str | None) -> Record:
     meta, now = reading.meta, time.monotonic()
     name, end = reading.end or ("", {})
     degraded = str(end.get("degraded", "full")) if name == "done" else None

@@ -24,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--questions", type=Path, required=True, help="JSON lines, see the docs")
     parser.add_argument("--rps", type=_positive, default=20.0, help="requests a second")
     parser.add_argument("--seconds", type=_positive, default=60.0)
-    parser.add_argument(
-        "--tenant", action="append", default=[], help="only its questions; repeatable"
-    )
+    parser.add_argument("--tenant", action="append", default=[], help="only its questions; repeatable")
     parser.add_argument("--conversations", type=int, help="spread over so many (default: one each)")
     parser.add_argument("--no-feedback", action="store_true", help="judge, but keep it to yourself")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the questions")
@@ -61,9 +59,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if report.errors or report.lost or not report.sent else 0
 
 
-async def _until_interrupted(
-    settings: TrafficSettings, questions: Sequence[Question]
-) -> TrafficReport:
+async def _until_interrupted(settings: TrafficSettings, questions: Sequence[Question]) -> TrafficReport:
     """On Ctrl-C starts no more, reads the open answers to their end, and still reports."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -80,9 +76,7 @@ async def _until_interrupted(
 def _progress_line(settings: TrafficSettings) -> Progress:
     def show(elapsed_s: float, records: Sequence[Record], unsent: int) -> None:
         report = TrafficReport(tuple(records), unsent)
-        arms = "  ".join(
-            f"{c.release}/{c.arm} {c.requests} ({c.right}/{c.judged})" for c in report.releases()
-        )
+        arms = "  ".join(f"{c.release}/{c.arm} {c.requests} ({c.right}/{c.judged})" for c in report.releases())
         line = (
             f"{min(elapsed_s, settings.seconds):5.0f}/{settings.seconds:.0f} s  "
             f"ended {report.sent}  degraded {report.degraded}  errors {report.errors}  "

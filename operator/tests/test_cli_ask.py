@@ -116,9 +116,7 @@ def test_a_refusal_is_told_in_one_line(capsys):
     refusal = httpx.Response(403, json=problem, headers={"retry-after": "2"})
     assert run_ask(refusal=refusal) == 1
     said = capsys.readouterr().err
-    assert said.strip() == (
-        "meridian ask: refused with 403 tenant_unknown: no policy; try again in 2 s (request r)"
-    )
+    assert said.strip() == ("meridian ask: refused with 403 tenant_unknown: no policy; try again in 2 s (request r)")
 
 
 def test_text_from_outside_cannot_steer_the_terminal(capsys):

@@ -189,9 +189,7 @@ def _write_private(file: Path, key: SigningKey) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="meridian_orders.issuer", description="DEVELOPMENT ONLY OIDC issuer."
-    )
+    parser = argparse.ArgumentParser(prog="meridian_orders.issuer", description="DEVELOPMENT ONLY OIDC issuer.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8600)
     parser.add_argument("--key-file", type=Path, required=True, help="made (0600) when absent")

@@ -45,10 +45,7 @@ class ServiceSettings:
 def seed_orders() -> Orders:
     """The sample's orders by (tenant, order id)."""
     rows = json.loads(resources.files("meridian_orders").joinpath("seed.json").read_text("utf-8"))
-    return {
-        (row["tenant"], row["orderId"]): {k: v for k, v in row.items() if k != "tenant"}
-        for row in rows
-    }
+    return {(row["tenant"], row["orderId"]): {k: v for k, v in row.items() if k != "tenant"} for row in rows}
 
 
 def parse_fault(text: str) -> Fault:

@@ -6,6 +6,7 @@ import stat
 import httpx
 import jwt
 import pytest
+
 from meridian_orders.issuer import build_app, jwks, load_or_create_key, mint, new_key
 
 ISSUER = "http://issuer.test"

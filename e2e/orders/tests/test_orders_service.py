@@ -4,6 +4,7 @@ import time
 
 import httpx
 import pytest
+
 from meridian_orders.service import Fault, ServiceSettings, build_app, parse_fault, seed_orders
 
 TOKEN = "service-token-for-tests"

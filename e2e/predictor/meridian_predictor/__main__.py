@@ -52,19 +52,13 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
             return
         self._engine.draining = True
-        self._loop.call_soon_threadsafe(
-            self._loop.call_later, self._lame_duck_s, setattr, self, "should_exit", True
-        )
+        self._loop.call_soon_threadsafe(self._loop.call_later, self._lame_duck_s, setattr, self, "should_exit", True)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="meridian_predictor", description="A simulated vLLM engine."
-    )
+    parser = argparse.ArgumentParser(prog="meridian_predictor", description="A simulated vLLM engine.")
     parser.add_argument("--model-name", default="support-llm", help="the model that requests name")
-    parser.add_argument(
-        "--version", default="v1", help="shown in /version and in system_fingerprint"
-    )
+    parser.add_argument("--version", default="v1", help="shown in /version and in system_fingerprint")
     parser.add_argument(
         "--profile",
         choices=sorted(PROFILES),
@@ -74,9 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", type=int, default=24, help="sequences that run at once")
     parser.add_argument("--prefill-ms", type=float, help="instead of the profile's")
     parser.add_argument("--inter-token-ms", type=float, help="instead of the profile's")
-    parser.add_argument(
-        "--max-queue", type=int, help="requests that may wait; 503 beyond (default: no bound)"
-    )
+    parser.add_argument("--max-queue", type=int, help="requests that may wait; 503 beyond (default: no bound)")
     parser.add_argument(
         "--fault",
         type=_fault,
@@ -99,9 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
         default=2.0,
         help="after SIGTERM, time in which it still accepts",
     )
-    parser.add_argument(
-        "--drain-seconds", type=int, default=30, help="then, time in which running streams may end"
-    )
+    parser.add_argument("--drain-seconds", type=int, default=30, help="then, time in which running streams may end")
     return parser
 
 

@@ -61,11 +61,7 @@ def answer(prompt: Prompt) -> str:
     best = best_sentences(prompt.passages, prompt.question, asked)
     if best:
         return " ".join(filter(None, [facts, *(f"{s.text} [{s.marker}]" for s in best)]))
-    if (
-        facts
-        and has_facts(prompt.tool)
-        and set(content_stems(ORDER_ID.sub(" ", prompt.question))) <= ORDER_STEMS
-    ):
+    if facts and has_facts(prompt.tool) and set(content_stems(ORDER_ID.sub(" ", prompt.question))) <= ORDER_STEMS:
         return facts  # only the record was asked for, and the record has said it
     return " ".join(filter(None, [facts, ABSTENTION]))
 
@@ -79,9 +75,7 @@ def policy_stems(question: str) -> tuple[str, ...]:
     return tuple(s for s in stems if s not in ORDER_STEMS)
 
 
-def best_sentences(
-    passages: tuple[Passage, ...], question: str, asked: tuple[str, ...]
-) -> tuple[Sentence, ...]:
+def best_sentences(passages: tuple[Passage, ...], question: str, asked: tuple[str, ...]) -> tuple[Sentence, ...]:
     """The one to three sentences that answer, in reading order; none when the passages cover too
     little of what was asked."""
     weights = word_weights(passages, asked)
@@ -93,14 +87,10 @@ def best_sentences(
     ranked = tuple(s for s in ranked if covered[s.place[0]] >= PASSAGE_COVERAGE)
     if not ranked or sum(weights[w] for w in ranked[0].own) / total < SENTENCE_COVERAGE:
         return ()
-    return tuple(
-        sorted(_choose(ranked, weights), key=lambda s: (s.place[0] != ranked[0].place[0], s.place))
-    )
+    return tuple(sorted(_choose(ranked, weights), key=lambda s: (s.place[0] != ranked[0].place[0], s.place)))
 
 
-def rank(
-    passages: tuple[Passage, ...], question: str, weights: Mapping[str, float]
-) -> tuple[Sentence, ...]:
+def rank(passages: tuple[Passage, ...], question: str, weights: Mapping[str, float]) -> tuple[Sentence, ...]:
     """Every sentence of the passages, best first: its own words count whole, its heading's and
     title's half, its passage's a fifth."""
     total = sum(weights.values()) or 1.0
@@ -114,9 +104,7 @@ def rank(
             near = (title | frozenset(content_stems(heading))) & weights.keys() - own
             far = everything & weights.keys() - own - near
             score = (
-                sum(weights[w] for w in own)
-                + 0.5 * sum(weights[w] for w in near)
-                + 0.2 * sum(weights[w] for w in far)
+                sum(weights[w] for w in own) + 0.5 * sum(weights[w] for w in near) + 0.2 * sum(weights[w] for w in far)
             )
             score /= total
             if wants_quantity and any(c.isdigit() for c in text):
@@ -131,10 +119,7 @@ def word_weights(passages: tuple[Passage, ...], asked: tuple[str, ...]) -> dict[
     a fifth of the highest."""
     holders = [_stems_of(p) for p in passages]
     rarest = math.log(2.0 + len(passages))
-    return {
-        w: max(math.log((2.0 + len(passages)) / (1.0 + sum(w in h for h in holders))), rarest / 5)
-        for w in asked
-    }
+    return {w: max(math.log((2.0 + len(passages)) / (1.0 + sum(w in h for h in holders))), rarest / 5) for w in asked}
 
 
 def _choose(ranked: tuple[Sentence, ...], weights: Mapping[str, float]) -> list[Sentence]:

@@ -63,9 +63,7 @@ def build_app(engine: Engine) -> Starlette:
             "created": engine.started,
             "owned_by": "meridian",
         }
-        return JSONResponse(
-            {"object": "list", "data": [{**card, "version": engine.settings.version}]}
-        )
+        return JSONResponse({"object": "list", "data": [{**card, "version": engine.settings.version}]})
 
     async def health(_: Request) -> Response:
         return Response(status_code=503 if engine.draining else 200)
@@ -97,25 +95,23 @@ def _streamed(engine: Engine, asked: ChatRequest) -> Callable[[Send], Awaitable[
         identity = _identity(engine)
         try:
             async with generation(engine, asked) as sequence:
-                await send(
-                    {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
-                )
+                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
                 await _send_part(send, chunk(identity, {"role": "assistant", "content": ""}))
                 async with aclosing(tokens(engine, sequence)) as made:
                     async for token in made:
                         await _send_part(send, chunk(identity, {"content": token}))
                 await _send_part(send, chunk(identity, {}, finish(sequence, asked.max_tokens)))
                 if asked.include_usage:
-                    await _send_part(
-                        send, usage_chunk(identity, usage(sequence.prompt_tokens, sequence.made))
-                    )
+                    await _send_part(send, usage_chunk(identity, usage(sequence.prompt_tokens, sequence.made)))
                 await _send_part(send, DONE)
         except CutStream:
             pass  # the body just ends: no finish reason, no [DONE]
         except EngineFault:
-            return await _send_json(send, *_FAILED)
+            await _send_json(send, *_FAILED)
+            return
         except QueueFull:
-            return await _send_json(send, *_OVERLOADED)
+            await _send_json(send, *_OVERLOADED)
+            return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return run
@@ -129,9 +125,11 @@ def _whole(engine: Engine, asked: ChatRequest) -> Callable[[Send], Awaitable[Non
                 reason = finish(sequence, asked.max_tokens)
                 used = usage(sequence.prompt_tokens, sequence.made)
         except (CutStream, EngineFault):
-            return await _send_json(send, *_FAILED)
+            await _send_json(send, *_FAILED)
+            return
         except QueueFull:
-            return await _send_json(send, *_OVERLOADED)
+            await _send_json(send, *_OVERLOADED)
+            return
         await _send_json(send, 200, completion(_identity(engine), text, reason, used))
 
     return run
@@ -200,9 +198,7 @@ def _overloaded() -> Response:
 async def _not_found(request: Request, exc: Exception) -> Response:
     status = getattr(exc, "status_code", 404)
     return JSONResponse(
-        Refused(
-            status, f"{request.method} {request.url.path} is not served", "NotFoundError"
-        ).body(),
+        Refused(status, f"{request.method} {request.url.path} is not served", "NotFoundError").body(),
         status,
     )
 

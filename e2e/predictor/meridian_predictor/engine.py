@@ -68,9 +68,7 @@ class Generation:
 
 
 def new_engine(settings: EngineSettings) -> Engine:
-    return Engine(
-        settings, Slots(settings.slots, settings.max_queue), engine_metrics(settings.model_name)
-    )
+    return Engine(settings, Slots(settings.slots, settings.max_queue), engine_metrics(settings.model_name))
 
 
 @asynccontextmanager
@@ -131,9 +129,7 @@ async def whole_text(engine: Engine, sequence: Generation) -> str:
 
 def finish(sequence: Generation, limit: int) -> FinishReason:
     """Marks the sequence as ended and says why it did."""
-    sequence.reason = (
-        "length" if len(sequence.tokens) == limit and sequence.made == limit else "stop"
-    )
+    sequence.reason = "length" if len(sequence.tokens) == limit and sequence.made == limit else "stop"
     return sequence.reason
 
 
@@ -147,6 +143,4 @@ def _begin(engine: Engine, request: ChatRequest, arrived: float) -> Generation:
     busy = engine.slots.running > engine.settings.slots / 4
     met = faults_met(engine.settings.faults, prompt.question, busy)
     text = spoil(prompt, answer(prompt), met)
-    return Generation(
-        split_tokens(text)[: request.max_tokens], count_prompt_tokens(request), met, arrived
-    )
+    return Generation(split_tokens(text)[: request.max_tokens], count_prompt_tokens(request), met, arrived)

@@ -13,9 +13,7 @@ from typing import Literal, get_args
 from meridian_predictor.answer import ABSTENTION, policy_stems, rank, word_weights
 from meridian_predictor.prompt import Prompt
 
-Kind = Literal[
-    "wrong_citation", "no_citation", "worse_answer", "abstain", "slow", "error", "truncate", "stall"
-]
+Kind = Literal["wrong_citation", "no_citation", "worse_answer", "abstain", "slow", "error", "truncate", "stall"]
 When = Literal["always", "casual", "busy"]
 _CITATION = re.compile(r"\s*\[([^\[\]\s]+)\]")
 
@@ -49,11 +47,7 @@ def parse_fault(text: str) -> Fault:
 
 def faults_met(faults: tuple[Fault, ...], question: str, busy: bool) -> frozenset[str]:
     """The kinds of fault that this question meets now."""
-    return frozenset(
-        f.kind
-        for f in faults
-        if _applies(f.when, question, busy) and _share(f.kind, question) < f.rate
-    )
+    return frozenset(f.kind for f in faults if _applies(f.when, question, busy) and _share(f.kind, question) < f.rate)
 
 
 def is_casual(question: str) -> bool:
@@ -77,9 +71,7 @@ def spoil(prompt: Prompt, good: str, met: frozenset[str]) -> str:
 
 
 def _applies(when: When, question: str, busy: bool) -> bool:
-    return (
-        when == "always" or (when == "casual" and is_casual(question)) or (when == "busy" and busy)
-    )
+    return when == "always" or (when == "casual" and is_casual(question)) or (when == "busy" and busy)
 
 
 def _share(kind: str, question: str) -> float:
@@ -100,9 +92,7 @@ def _foreign_marker(marker: str, prompt: Prompt) -> str:
     taken = {p.marker for p in prompt.passages}
     salt = 0
     while True:
-        made = (
-            "p" + hashlib.sha256(f"{marker}{salt}".encode()).hexdigest()[: max(len(marker) - 1, 3)]
-        )
+        made = "p" + hashlib.sha256(f"{marker}{salt}".encode()).hexdigest()[: max(len(marker) - 1, 3)]
         if made not in taken:
             return made
         salt += 1

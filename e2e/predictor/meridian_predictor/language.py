@@ -5,7 +5,9 @@ Stems are crude on purpose: they only have to be the same for two spellings of o
 """
 
 import re
+from functools import lru_cache
 
+# Results are remembered, because the same chunks come in prompt after prompt.
 _WORD = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z0-9])")
 _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d{1,2}[.)])\s+")
@@ -57,6 +59,7 @@ _SUFFIXES = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=16384)
 def stem(word: str) -> str:
     """`word` without its ending: one suffix, then a doubled last consonant and a silent e. Numbers
     stay as they are."""
@@ -76,6 +79,7 @@ def stem(word: str) -> str:
 _SYNONYM = {stem(member): stem(group.split()[0]) for group in _GROUPS for member in group.split()}
 
 
+@lru_cache(maxsize=2048)
 def content_stems(text: str) -> tuple[str, ...]:
     """The stems of the content words of `text`, in order, synonyms folded, each once."""
     stems: dict[str, None] = {}
@@ -86,6 +90,7 @@ def content_stems(text: str) -> tuple[str, ...]:
     return tuple(stems)
 
 
+@lru_cache(maxsize=512)
 def split_sentences(text: str) -> tuple[tuple[str, str], ...]:
     """(heading, sentence) pairs of a passage: bullets and lines are sentences too, a heading
     belongs to what follows it."""
@@ -96,20 +101,14 @@ def split_sentences(text: str) -> tuple[tuple[str, str], ...]:
             heading = block.lstrip("# ").rstrip(":")
             continue
         parts = _SENTENCE_END.split(_BULLET.sub("", block).strip())
-        found += [
-            (heading, " ".join(part.split()))
-            for part in _rejoin_abbreviations(parts)
-            if part.strip()
-        ]
+        found += [(heading, " ".join(part.split())) for part in _rejoin_abbreviations(parts) if part.strip()]
     return tuple(found)
 
 
 def is_heading(line: str) -> bool:
     """A Markdown heading, or a short line without a full stop at its end."""
     line = line.strip()
-    return line.startswith("#") or (
-        len(line) <= 80 and not _BULLET.match(line) and line[-1:] not in ".!?;,|"
-    )
+    return line.startswith("#") or (len(line) <= 80 and not _BULLET.match(line) and line[-1:] not in ".!?;,|")
 
 
 def _blocks(text: str) -> list[str]:
@@ -134,11 +133,7 @@ def _blocks(text: str) -> list[str]:
 
 
 def _continues(before: str, line: str) -> bool:
-    return (
-        not before.startswith("#")
-        and before[-1] not in ".!?:"
-        and (line[0].islower() or len(before) > 60)
-    )
+    return not before.startswith("#") and before[-1] not in ".!?:" and (line[0].islower() or len(before) > 60)
 
 
 def _rejoin_abbreviations(parts: list[str]) -> list[str]:

@@ -65,9 +65,7 @@ _REQUEST_S = (
     60.0,
     120.0,
 )
-CACHE_TOKENS_PER_SLOT = (
-    8192  # what a slot's share of the KV cache holds; only the usage gauge reads it
-)
+CACHE_TOKENS_PER_SLOT = 8192  # what a slot's share of the KV cache holds; only the usage gauge reads it
 
 
 @dataclass(frozen=True)
@@ -95,15 +93,9 @@ def engine_metrics(model_name: str) -> Metrics:
     metrics = Metrics(
         registry=registry,
         model_name=model_name,
-        running=Gauge(
-            "vllm:num_requests_running", "Requests in a slot.", labels, registry=registry
-        ),
-        waiting=Gauge(
-            "vllm:num_requests_waiting", "Requests in the queue.", labels, registry=registry
-        ),
-        cache_usage=Gauge(
-            "vllm:kv_cache_usage_perc", "KV cache in use, 0 to 1.", labels, registry=registry
-        ),
+        running=Gauge("vllm:num_requests_running", "Requests in a slot.", labels, registry=registry),
+        waiting=Gauge("vllm:num_requests_waiting", "Requests in the queue.", labels, registry=registry),
+        cache_usage=Gauge("vllm:kv_cache_usage_perc", "KV cache in use, 0 to 1.", labels, registry=registry),
         first_token=Histogram(
             "vllm:time_to_first_token_seconds",
             "Arrival to first token.",
@@ -133,9 +125,7 @@ def engine_metrics(model_name: str) -> Metrics:
             registry=registry,
         ),
         prompt_tokens=Counter("vllm:prompt_tokens", "Prefill tokens.", labels, registry=registry),
-        generation_tokens=Counter(
-            "vllm:generation_tokens", "Generated tokens.", labels, registry=registry
-        ),
+        generation_tokens=Counter("vllm:generation_tokens", "Generated tokens.", labels, registry=registry),
         success=Counter(
             "vllm:request_success",
             "Ended requests.",
@@ -161,6 +151,4 @@ def observe_slots(metrics: Metrics, slots: Slots, cached_tokens: int) -> None:
     that run."""
     metrics.running.labels(metrics.model_name).set(slots.running)
     metrics.waiting.labels(metrics.model_name).set(slots.waiting)
-    metrics.cache_usage.labels(metrics.model_name).set(
-        min(cached_tokens / (slots.size * CACHE_TOKENS_PER_SLOT), 1.0)
-    )
+    metrics.cache_usage.labels(metrics.model_name).set(min(cached_tokens / (slots.size * CACHE_TOKENS_PER_SLOT), 1.0))

@@ -9,9 +9,7 @@ from meridian_predictor.language import content_stems
 ORDER_ID = re.compile(r"\b([A-Z]-\d{4,6})\b", re.IGNORECASE)
 _NUMBERS = ("no", "one", "two", "three", "four", "five")
 # Words that ask for what the order record itself says.
-ORDER_STEMS = frozenset(
-    content_stems("order status state payment pay paid item captured current number id")
-)
+ORDER_STEMS = frozenset(content_stems("order status state payment pay paid item captured current number id"))
 
 
 def order_id_in(question: str) -> str | None:
@@ -26,10 +24,7 @@ def describe_order(order: Mapping[str, Any] | None, order_id: str | None) -> str
     if order is not None and order.get("ok", True) and order.get("status"):
         return _facts(order, str(order.get("orderId") or order.get("order_id") or order_id or ""))
     if order_id:
-        return (
-            f"I have no access to live order data for order {order_id}, "
-            "so I cannot say what its current state is."
-        )
+        return f"I have no access to live order data for order {order_id}, so I cannot say what its current state is."
     return ""
 
 

@@ -43,9 +43,7 @@ class Prompt:
 def read_prompt(messages: Sequence[Mapping[str, Any]]) -> Prompt:
     """The prompt in the last user message. Without tags, the whole message is the question, asked
     over no passages."""
-    text = next(
-        (content_text(m.get("content")) for m in reversed(messages) if m.get("role") == "user"), ""
-    )
+    text = next((content_text(m.get("content")) for m in reversed(messages) if m.get("role") == "user"), "")
     passages = tuple(_passage(attributes, body) for attributes, body in _PASSAGE.findall(text))
     rest = _PASSAGE.sub("", text)
     tool = next((_object(body) for name, body in _TOOL.findall(rest) if name == "get_order"), None)
@@ -62,9 +60,7 @@ def content_text(content: object) -> str:
         return content
     if isinstance(content, list):
         return "".join(
-            str(part.get("text", ""))
-            for part in content
-            if isinstance(part, dict) and part.get("type") == "text"
+            str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text"
         )
     return ""
 

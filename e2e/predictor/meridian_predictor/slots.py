@@ -27,11 +27,7 @@ class Slots:
     def refuses(self) -> bool:
         """Whether a request that came now would find every slot and every place in the queue
         taken."""
-        return (
-            self.max_queue is not None
-            and self.running >= self.size
-            and self.waiting >= self.max_queue
-        )
+        return self.max_queue is not None and self.running >= self.size and self.waiting >= self.max_queue
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:

@@ -18,9 +18,7 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 class Refused(Exception):
     """A request that is answered with an error in OpenAI's shape. `kind` is the error's type."""
 
-    def __init__(
-        self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
         self.status, self.message, self.kind, self.param = status, message, kind, param
 
@@ -83,15 +81,11 @@ def read_chat_request(raw: bytes) -> ChatRequest:
         raise Refused(400, "stream: a boolean is required", param="stream")
     if options and not stream:
         raise Refused(400, "stream_options is only allowed with stream", param="stream_options")
-    return ChatRequest(
-        model, tuple(messages), stream, bool(options.get("include_usage")), _max_tokens(body)
-    )
+    return ChatRequest(model, tuple(messages), stream, bool(options.get("include_usage")), _max_tokens(body))
 
 
 def _max_tokens(body: Mapping[str, Any]) -> int:
-    name = (
-        "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    )
+    name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     value = body.get(name)
     if value is None:
         return DEFAULT_MAX_TOKENS
@@ -114,9 +108,7 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
     }
 
 
-def completion(
-    identity: Mapping[str, Any], text: str, reason: str, used: Mapping[str, Any]
-) -> dict[str, Any]:
+def completion(identity: Mapping[str, Any], text: str, reason: str, used: Mapping[str, Any]) -> dict[str, Any]:
     """The body of an answer that is not streamed. `identity`: id, created, model,
     system_fingerprint."""
     choice = {
@@ -128,9 +120,7 @@ def completion(
     return {**identity, "object": "chat.completion", "choices": [choice], "usage": used}
 
 
-def chunk(
-    identity: Mapping[str, Any], delta: Mapping[str, Any], reason: str | None = None
-) -> bytes:
+def chunk(identity: Mapping[str, Any], delta: Mapping[str, Any], reason: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
     return frame({**identity, "object": "chat.completion.chunk", "choices": [choice]})
 
@@ -141,9 +131,7 @@ def usage_chunk(identity: Mapping[str, Any], used: Mapping[str, Any]) -> bytes:
 
 def frame(value: Mapping[str, Any]) -> bytes:
     """One event: the JSON stands on one line, so no text in it can become framing (H-13)."""
-    return (
-        b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-    )
+    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"

@@ -4,6 +4,7 @@ its question."""
 import json
 
 import pytest
+
 from meridian_predictor.answer import ABSTENTION, answer
 from meridian_predictor.language import content_stems, split_sentences
 from meridian_predictor.prompt import read_prompt

@@ -2,6 +2,7 @@
 names."""
 
 import pytest
+
 from meridian_predictor.answer import ABSTENTION, answer
 from meridian_predictor.faults import Fault, faults_met, is_casual, parse_fault, spoil
 from meridian_predictor.prompt import read_prompt
@@ -68,9 +69,7 @@ def test_casual_is_no_capital_or_no_question_mark():
     assert is_casual("") and is_casual("what is it?") and is_casual("What is it")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "sloww:1", "slow", "slow:2", "slow:-1", "slow:1:often", "slow:x"]
-)
+@pytest.mark.parametrize("text", ["", "sloww:1", "slow", "slow:2", "slow:-1", "slow:1:often", "slow:x"])
 def test_a_fault_that_cannot_be_meant_is_refused_with_its_reason(text):
     with pytest.raises(ValueError, match="fault"):
         parse_fault(text)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 import uvicorn
+
 from meridian_predictor.__main__ import DrainingServer, build_parser, settings_from
 from meridian_predictor.app import build_app
 from meridian_predictor.engine import Engine, EngineSettings, new_engine
@@ -83,9 +84,7 @@ async def test_usage_is_not_sent_to_those_who_did_not_ask():
 async def test_whole_answer_has_the_same_text_and_usage():
     async with serving(version="v7") as (client, _):
         answered = (await post(client)).json()
-    assert (
-        answered["choices"][0]["message"]["content"] == "Invoices are kept for ten years. [p7f3a]"
-    )
+    assert answered["choices"][0]["message"]["content"] == "Invoices are kept for ten years. [p7f3a]"
     assert answered["choices"][0]["finish_reason"] == "stop"
     assert answered["system_fingerprint"] == "v7"
     assert answered["usage"]["completion_tokens"] > 0
@@ -108,9 +107,7 @@ async def test_first_token_comes_after_prefill_and_the_rest_at_the_token_interva
         sent, seen = time.monotonic(), []
         async with client.stream("POST", "/v1/chat/completions", json=body(stream=True)) as r:
             async for line in r.aiter_lines():
-                if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["delta"].get(
-                    "content"
-                ):
+                if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
                     seen.append(time.monotonic() - sent)
     assert 0.08 <= seen[0] < 0.6
     assert seen[-1] - seen[0] == pytest.approx(0.010 * (len(seen) - 1), abs=0.15)
