@@ -1,0 +1,127 @@
+"""One look at an epoch: what it refers to, its Job, what the store knows of the build, who needs it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from meridian_api.digest import configmap_digest
+from meridian_api.v1alpha1.indexepoch import IndexEpochSpec
+from meridian_operator.cluster import Key, Manifest, Unreadable, controller_uid, find, find_all
+from meridian_operator.converge import World
+from meridian_operator.demand import epoch_demand, live_releases, view
+from meridian_operator.indexepoch.objects import index_job, job_name
+from meridian_operator.store.partitions import epochs_of_tenant
+
+BUILD = """
+select state, chunks, documents, documents_total, corpus_fingerprint, golden_digest, recall_at_6, error, built_at
+  from meridian.epochs where name = %s and uid = %s
+"""
+PROGRESS = """
+select coalesce(sum(documents), 0)::bigint as documents, coalesce(sum(documents_total), 0)::bigint as documents_total,
+       coalesce(sum(chunks), 0)::bigint as chunks
+  from meridian.epoch_sources where epoch = %s
+"""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What `decide` reads."""
+
+    object: Manifest
+    spec: IndexEpochSpec | None
+    problem: str = ""
+    tenants: frozenset[str] | Unreadable = frozenset()
+    """Tenant ids that have a policy."""
+    digests: dict[str, str | None] | Unreadable = field(default_factory=dict)
+    """Digest of each ConfigMap that the spec names; None: there is none."""
+    partitions: frozenset[str] | Unreadable = frozenset()
+    """Those of `spec.tenants` whose partition for this epoch exists."""
+    job: Manifest | None | Unreadable = None
+    wanted_job: Manifest | None = None
+    """What to create when there is no Job."""
+    build: dict[str, Any] | None | Unreadable = None
+    """Row of `epochs` of this very object (by uid)."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    needed_by: tuple[str, ...] | Unreadable = ()
+    serving: bool = False
+
+    @property
+    def job_is_foreign(self) -> bool:
+        """The Job's name is taken by something that is not this epoch's."""
+        return isinstance(self.job, dict) and controller_uid(self.job) != self.object["metadata"]["uid"]
+
+
+async def observe(key: Key, world: World) -> Observed | None | Unreadable:
+    """None when the epoch is gone, Unreadable when it could not be read; what else did not answer is a value inside."""
+    cluster, namespace = world.cluster, key.namespace
+    epoch = await find(cluster, key.kind, namespace, key.name)
+    if epoch is None or isinstance(epoch, Unreadable):
+        return epoch
+    try:
+        spec = IndexEpochSpec.from_wire(epoch.get("spec"), unknown="ignore")
+    except ValidationError as error:
+        first = error.errors()[0]
+        return Observed(epoch, None, f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}")
+    policies, releases, configs, job, build, digests, partitions = await asyncio.gather(
+        find_all(cluster, "TenantPolicy", namespace),
+        find_all(cluster, "Release", namespace),
+        find_all(cluster, "ServingConfig", namespace),
+        find(cluster, "Job", namespace, job_name(key.name)),
+        world.store.read(BUILD, (key.name, epoch["metadata"]["uid"])),
+        _digests(spec, namespace, world),
+        _partitions(spec, key.name, world),
+    )
+    progress = await world.store.read(PROGRESS, (key.name,))
+    needed_by: tuple[str, ...] | Unreadable
+    serving = False
+    if isinstance(releases, Unreadable):
+        needed_by = releases
+    elif isinstance(configs, Unreadable):
+        needed_by = configs
+    else:
+        views = tuple(view(c) for c in configs)
+        needed_by = epoch_demand(key.name, live_releases(releases, views))
+        serving = any(key.name in v.epochs for v in views)
+    return Observed(
+        object=epoch,
+        spec=spec,
+        tenants=policies if isinstance(policies, Unreadable) else frozenset(_tenant_ids(policies)),
+        digests=digests,
+        partitions=partitions,
+        job=job,
+        wanted_job=index_job(epoch, spec, world.settings),
+        build=build if isinstance(build, Unreadable) else next(iter(build), None),
+        progress={} if isinstance(progress, Unreadable) else next(iter(progress), {}),
+        needed_by=needed_by,
+        serving=serving,
+    )
+
+
+def _tenant_ids(policies: tuple[Manifest, ...]) -> list[str]:
+    return [p["spec"]["tenantId"] for p in policies if (p.get("spec") or {}).get("tenantId")]
+
+
+async def _digests(spec: IndexEpochSpec, namespace: str, world: World) -> dict[str, str | None] | Unreadable:
+    names = sorted({s.config_map.name for s in spec.sources if s.config_map} | ({spec.golden_set.name} if spec.golden_set else set()))
+    found = await asyncio.gather(*(find(world.cluster, "ConfigMap", namespace, name) for name in names))
+    digests: dict[str, str | None] = {}
+    for name, live in zip(names, found, strict=True):
+        if isinstance(live, Unreadable):
+            return live
+        digests[name] = None if live is None else configmap_digest(live.get("data") or {})
+    return digests
+
+
+async def _partitions(spec: IndexEpochSpec, epoch: str, world: World) -> frozenset[str] | Unreadable:
+    found = await asyncio.gather(*(epochs_of_tenant(world.store, tenant) for tenant in spec.tenants))
+    there = set()
+    for tenant, epochs in zip(spec.tenants, found, strict=True):
+        if isinstance(epochs, Unreadable):
+            return epochs
+        if epochs is not None and epoch in epochs:
+            there.add(tenant)
+    return frozenset(there)

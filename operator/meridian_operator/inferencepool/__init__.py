@@ -1,0 +1,1 @@
+"""InferencePool: one workload per demanded version, warm before it is ready, removed only when nothing routes to it."""

@@ -1,0 +1,1 @@
+"""TenantPolicy: a tenant is onboarded when its partitions and row-level security exist."""
