@@ -84,7 +84,9 @@ def test_a_switch_to_what_cannot_be_compiled_names_every_missing_piece(rig: Rig)
 def test_sigkill_between_the_two_writes_heals_at_the_next_look(rig: Rig) -> None:
     """K-15, K-17."""
     start(rig)
-    rig.cluster.fail = lambda verb, kind, name: Unreachable("killed") if (verb, kind) == ("apply", "ConfigMap") else None
+    rig.cluster.fail = lambda verb, kind, name: (
+        Unreachable("killed") if (verb, kind) == ("apply", "ConfigMap") else None
+    )
     with pytest.raises(Unreachable):
         start(rig, "support-1", "support-2", 50)
     rig.cluster.fail = lambda *_: None

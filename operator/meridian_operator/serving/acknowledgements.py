@@ -10,7 +10,7 @@ from meridian_api.v1alpha1.servingconfig import ReplicaReport, ServingConfigStat
 
 REASON_LIMIT = 256
 _REPLICA = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,118}[a-z0-9])?$")
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
+_UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Waiting:
     def sentence(self, generation: int) -> str:
         """For a status message."""
         told = dict(self.refused)
-        parts = [f"{name} refused it: {told[name]}" if name in told else name for name in self.names[:5]]
+        parts = [f"{name} (refused: {told[name]})" if name in told else name for name in self.names[:5]]
         more = f" and {len(self.names) - 5} more" if len(self.names) > 5 else ""
         return f"generation {generation} is not applied by {', '.join(parts)}{more}" if parts else "no replica is ready"
 

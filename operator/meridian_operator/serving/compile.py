@@ -121,7 +121,9 @@ def compile_snapshot(
             manifests[name] = made
         elif kept := _manifest_in(last, name):
             manifests[name] = kept
-            warnings.extend(Problem("KeptLastGood", f"{problem.message}; the last good manifest is kept") for problem in made)
+            warnings.extend(
+                Problem("KeptLastGood", f"{problem.message}; the last good manifest is kept") for problem in made
+            )
         else:
             problems.extend(made)
     if problems:
@@ -265,17 +267,25 @@ def _target(sources: Sources, reference: ModelRef, found: list[Problem]) -> Targ
     if reference.version not in {version.name for version in pool.versions}:
         known = ", ".join(version.name for version in pool.versions)
         found.append(
-            Problem("VersionNotFound", f"InferencePool {reference.pool} has no version {reference.version} (has {known})")
+            Problem(
+                "VersionNotFound", f"InferencePool {reference.pool} has no version {reference.version} (has {known})"
+            )
         )
         return None
     if pool.region != reference.region:
         found.append(
-            Problem("RegionMismatch", f"InferencePool {reference.pool} is in {pool.region}, the release says {reference.region}")
+            Problem(
+                "RegionMismatch",
+                f"InferencePool {reference.pool} is in {pool.region}, the release says {reference.region}",
+            )
         )
         return None
     if pool.engine is None:
         found.append(
-            Problem("ProviderNotServed", f"InferencePool {reference.pool} has provider {pool.provider}, which is not served yet")
+            Problem(
+                "ProviderNotServed",
+                f"InferencePool {reference.pool} has provider {pool.provider}, which is not served yet",
+            )
         )
         return None
     host = f"{derived_name(reference.pool, reference.version)}.{sources.namespace}.svc.cluster.local"
@@ -323,7 +333,9 @@ def _tool(sources: Sources, reference: Tool, found: list[Problem]) -> ServingToo
         found.append(Problem("ToolInvalid", f"{where}: {wrong}"[:_MESSAGE_LIMIT]))
         return None
     except jsonschema.SchemaError as wrong:
-        found.append(Problem("ToolInvalid", f"{where}: parameters are no JSON Schema: {wrong.message}"[:_MESSAGE_LIMIT]))
+        found.append(
+            Problem("ToolInvalid", f"{where}: parameters are no JSON Schema: {wrong.message}"[:_MESSAGE_LIMIT])
+        )
         return None
     if (tool.name, tool.schema_version) != (reference.name, reference.schema_version):
         found.append(

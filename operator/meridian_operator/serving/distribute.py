@@ -177,7 +177,7 @@ def _seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         raise ValueError("wait must be seconds") from None
-    if not 0 <= value:
+    if not value >= 0:
         raise ValueError("wait must be seconds from 0")
     return min(value, MAX_WAIT)
 

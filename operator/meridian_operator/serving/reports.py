@@ -79,7 +79,7 @@ class Reports:
                     await self._write_once(service, reports, sweeping)
                     return
                 except Conflict:
-                    await asyncio.sleep(random.uniform(0.01, 0.05) * (attempt + 1))
+                    await asyncio.sleep(random.uniform(0.01, 0.05) * (attempt + 1))  # noqa: S311 - jitter
             raise Conflict(f"status of {service}: {_TRIES} conflicts in a row")
         except NotFound:
             return  # no ServingConfig yet: each replica reports again with its next poll

@@ -35,7 +35,7 @@ class Observed:
     """The ConfigMap that data-plane pods mount."""
 
 
-async def observe(key: Key, world: World) -> Observed | None | Unreadable:
+async def observe(key: Key, world: World) -> Observed | Unreadable | None:
     """None when there is no ServingConfig; Unreadable when any part did not answer, so that nothing partial is compiled."""
     manifest = await find(world.cluster, key.kind, key.namespace, key.name)
     if manifest is None or isinstance(manifest, Unreadable):
