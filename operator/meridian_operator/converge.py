@@ -120,7 +120,7 @@ async def act(plan: Plan, owner: Manifest, world: World) -> None:
         from meridian_operator.serving.commit import commit  # serving/ compiles and signs; only a switch needs it
 
         world.fence()
-        await commit(world, plan.switch)
+        await commit(plan.switch, world, owner["metadata"]["namespace"])
         log("switch", key=f"ServingConfig/{plan.switch.service}", because=plan.switch.because)
     for ref in plan.delete:
         world.fence()

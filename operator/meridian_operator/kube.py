@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -186,6 +187,33 @@ async def configure(configuration: Configuration, kubeconfig: str) -> None:
         await load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     else:
         load_incluster_config(client_configuration=configuration)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """How to reach the API server, read anew each time, for the watcher, which has a client of its own."""
+
+    server: str
+    token: str | None
+    ca_path: str | None
+    ca_data: str | None
+    certificate_path: str | None
+    private_key_path: str | None
+
+
+async def credentials(kubeconfig: str = "") -> Credentials:
+    """What the kubeconfig, or the pod's token file, says now. Raises ConfigException."""
+    fresh = Configuration()
+    await configure(fresh, kubeconfig)
+    token = await fresh.get_api_key_with_prefix("BearerToken", alias="authorization")
+    return Credentials(
+        server=fresh.host,
+        token=token.split(" ", 1)[-1] if token else None,
+        ca_path=fresh.ssl_ca_cert or None,
+        ca_data=None if fresh.ssl_ca_cert else fresh.ca_cert_data,
+        certificate_path=fresh.cert_file or None,
+        private_key_path=fresh.key_file or None,
+    )
 
 
 def covers(live: Any, wanted: Any) -> bool:
