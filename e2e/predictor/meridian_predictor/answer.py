@@ -100,7 +100,8 @@ def rank(passages: tuple[Passage, ...], question: str, weights: Mapping[str, flo
         title = frozenset(content_stems(passage.title))
         everything = _stems_of(passage)
         for position, (heading, text) in enumerate(split_sentences(passage.text)):
-            own = frozenset(content_stems(text)) & weights.keys()
+            stems = frozenset(content_stems(text))
+            own = stems & weights.keys()
             near = (title | frozenset(content_stems(heading))) & weights.keys() - own
             far = everything & weights.keys() - own - near
             score = (
@@ -109,6 +110,7 @@ def rank(passages: tuple[Passage, ...], question: str, weights: Mapping[str, flo
             score /= total
             if wants_quantity and any(c.isdigit() for c in text):
                 score *= 1.25
+            score *= 0.85 + 0.15 * len(own) / (len(stems) or 1)  # of two alike, the one that says less beside it
             score *= 1.0 if len(text) <= 320 else 0.8
             ranked.append(Sentence(text, passage.marker, (index, position), score, own))
     return tuple(sorted(ranked, key=lambda s: (-s.score, s.place)))
@@ -135,7 +137,7 @@ def _choose(ranked: tuple[Sentence, ...], weights: Mapping[str, float]) -> list[
 
 def _alike(one: str, other: str) -> bool:
     a, b = set(content_stems(one)), set(content_stems(other))
-    return len(a & b) > 0.7 * min(len(a), len(b))
+    return len(a & b) > 0.8 * min(len(a), len(b))
 
 
 def _stems_of(passage: Passage) -> frozenset[str]:

@@ -14,16 +14,15 @@ _BULLET = re.compile(r"^\s*(?:[-*+\u2022]|\d{1,2}[.)])\s+")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|vs|no|approx|incl|mr|mrs|dr|art)\.$", re.IGNORECASE)
 
 _STOPWORDS = """
-a about after again all also am an and any anybody anyone are as at be been being but by can
-cannot could did do does doing done each either else ever every for from get gets getting give
-given go goes going got had has have having he her here hers him his how however i if in into is
-it its itself just know let like long many may me might mine more most much must my need needs no
-nor not now of off on once one only or other our ours out over own per please shall she should so
-some someone something such take takes tell than thanks that the their theirs them then there
-these they this those through to too under until up us use used very want wants was way we were
-what when where whether which while who whom whose why will with within without would yes yet you
-your yours hi hello hey dear kindly i'm i've don't doesn't can't isn't won't what's it's that's
-happen happens mean means work works
+a about after again all also am an and any anybody anyone are as at be been being but by can cannot could did
+do does doing done each either else ever every for from get gets getting give given go goes going got had has
+have having he her here hers him his how however i if in into is it its itself just know let like long many
+may me might mine more most much must my need needs no nor not now of off on once one only or other our ours
+out over own per please shall she should so some someone something such take takes tell than thanks that the
+their theirs them then there these they this those through to too under until up us use used very want wants
+was way we were what when where whether which while who whom whose why will with within without would yes yet
+you your yours hi hello hey dear kindly i'm i've don't doesn't can't isn't won't what's it's that's happen
+happens mean means work works often soon normally usually exactly currently
 """
 STOPWORDS = frozenset(_STOPWORDS.split())
 
@@ -40,6 +39,7 @@ _GROUPS = (
     "customer client shopper buyer",
     "employee staff colleague",
     "price cost fee",
+    "weight weigh",
     "delete erase erasure deletion",
     "approve approval authorise authorize sign",
     "maximum max limit most",
