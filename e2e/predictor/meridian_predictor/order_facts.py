@@ -6,7 +6,7 @@ from typing import Any
 
 from meridian_predictor.language import content_stems
 
-ORDER_ID = re.compile(r"\b([A-Z]-\d{4,6})\b", re.IGNORECASE)
+ORDER_ID = re.compile(r"(?<![\w-])([A-Za-z]-[0-9]{4,8})(?![\w-])", re.ASCII)
 _NUMBERS = ("no", "one", "two", "three", "four", "five")
 # Words that ask for what the order record itself says.
 ORDER_STEMS = frozenset(content_stems("order status state payment pay paid item captured current number id"))
