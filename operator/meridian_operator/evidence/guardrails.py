@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from meridian_api.v1alpha1.release import Evidence, Guardrails
 from meridian_operator.evidence.outcomes import Counts, Tally
-from meridian_operator.evidence.prometheus import Metrics, Reading
+from meridian_operator.evidence.readings import Metrics, Reading
 
 REQUIRED = ("error-ratio", "ttft-p95", "answer-p95", "citation-validity")
 SAMPLE_RATIO = "sample-ratio"

@@ -6,35 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from meridian_operator.evidence.readings import Metrics, Reading, judged_fresh, parse
+
 QUERY_SECONDS = 2.0
-STALE_SECONDS = 60.0
-"""A newest sample older than this is the same as none (R-06)."""
 MIN_WINDOW_SECONDS, MAX_WINDOW_SECONDS = 15, 600
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One number, or None and why there is none."""
-
-    value: float | None
-    reason: str = "Read"
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """One look at one arm of one release."""
-
-    requests: Reading
-    error_ratio: Reading
-    ttft_p95_ms: Reading
-    answer_p95_ms: Reading
 
 
 Query = Callable[[str], list[Any]]
@@ -75,44 +54,12 @@ async def read_with(query: Query, release: str, arm: str, seconds: int) -> Metri
     return judged_fresh(answers)
 
 
-def judged_fresh(answers: dict[str, Reading]) -> Metrics:
-    """The readings, all of them withdrawn when the newest sample is too old or of unknown age."""
-    age = answers["age"]
-    names = ("requests", "error_ratio", "ttft_p95_ms", "answer_p95_ms")
-    if age.value is None:
-        return Metrics(*(answers[n] if answers[n].value is None else age for n in names))
-    if age.value > STALE_SECONDS:
-        old = Reading(None, "Stale", f"the newest sample is {age.value:.0f} s old")
-        return Metrics(old, old, old, old)
-    return Metrics(*(answers[n] for n in names))
-
-
-def parse(result: object) -> Reading:
-    """The one number in a Prometheus instant vector. Everything else is a Reading without a value (R-02, R-03)."""
-    if not isinstance(result, list):
-        return Reading(None, "Malformed", "the answer is no vector")
-    if not result:
-        return Reading(None, "NoData", "the query matched nothing")
-    if len(result) > 1:
-        return Reading(None, "Malformed", f"{len(result)} series instead of one")
-    try:
-        at, text = result[0]["value"]
-        value = float(text) + 0.0 * float(at)
-    except (KeyError, TypeError, ValueError, IndexError):
-        return Reading(None, "Malformed", "the sample is not a number")
-    if math.isnan(value):
-        return Reading(None, "NoData", "the value is NaN")
-    if math.isinf(value):
-        return Reading(None, "BeyondBuckets", "the value is infinite")
-    return Reading(value)
-
-
 async def _reading(query: Query, promql: str) -> Reading:
     try:
         return parse(await asyncio.wait_for(asyncio.to_thread(query, promql), QUERY_SECONDS + 0.5))
     except TimeoutError:
         return Reading(None, "Timeout", f"no answer in {QUERY_SECONDS:.0f} s")
-    except Exception as error:  # observing: whatever the client raises is "unreachable", as a value
+    except Exception as error:  # noqa: BLE001 - observing: whatever the client raises is "unreachable", as a value
         return Reading(None, "Unreachable", f"{type(error).__name__}: {error}"[:200])
 
 

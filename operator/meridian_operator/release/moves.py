@@ -68,7 +68,8 @@ def go_back(
     s: Situation, because: str, reason: str, message: str, evidence: tuple[Evidence, ...] = (), phase: Phase = "RolledBack"
 ) -> Plan:
     """All traffic to the release before, in one step (R-42), whatever else is wrong; the spec is not touched (R-49)."""
-    told = Told(phase, reason, message, stalled=True, degraded=True, evidence=evidence)
+    known = s.live is None or s.live.acknowledged
+    told = Told(phase, reason, message, stalled=known, degraded=True, evidence=evidence, changes={"bake_last_look": None})
     if s.seen.is_candidate and s.live:
         moving = replace(told, weight=0, stalled=False)
         return _plan(s, because, moving, _switch(s, s.live.serving, None, 0, message), AT_ONCE)

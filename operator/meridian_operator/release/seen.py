@@ -9,7 +9,7 @@ from typing import Literal
 from meridian_api.v1alpha1.release import Phase, ReleaseSpec, ReleaseStatus
 from meridian_operator.cluster import Manifest, Unreadable
 from meridian_operator.evidence.outcomes import Tally
-from meridian_operator.evidence.prometheus import Metrics
+from meridian_operator.evidence.readings import Metrics
 
 JobState = Literal["absent", "running", "succeeded", "failed"]
 OVER = ("Promoted", "Rejected", "RolledBack", "Superseded")
@@ -57,7 +57,7 @@ class Seen:
     spec: ReleaseSpec | str
     """A str says why it cannot be parsed."""
     status: ReleaseStatus
-    live: Live | None | Unreadable
+    live: Live | Unreadable | None
     siblings: tuple[Sibling, ...] | Unreadable
     problems: tuple[Problem, ...] | Unreadable
     cold: tuple[str, ...] = ()

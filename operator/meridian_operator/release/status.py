@@ -98,7 +98,7 @@ def _said(seen: Seen, told: Told) -> tuple[Say, ...]:
         if told.problem
         else Say("Accepted", True, "ReferencesResolve")
     )
-    serving = Say("Serving", seen.is_serving and told.weight != 0 or told.weight == 100, *_serving(seen, told))
+    serving = Say("Serving", told.weight == 100 or (seen.is_serving and told.weight != 0), *_serving(seen, told))
     return (
         accepted,
         serving,
