@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from meridian_operator import handlers, kube, probes
 from meridian_operator.cluster import ClusterError, Manifest
 from meridian_operator.converge import World
-from meridian_operator.kinds import KINDS, OWNED
+from meridian_operator.kinds import KINDS
 from meridian_operator.leading import Leading
 from meridian_operator.lease import Lease, Terms
 from meridian_operator.logs import capture_libraries, log
 from meridian_operator.serving.distribute import distributor, notify
 from meridian_operator.settings import BadSettings, Settings, from_environment
 from meridian_operator.store.postgres import Postgres
+from meridian_operator.waking import OWNED
 
 
 async def run(settings: Settings) -> int:
@@ -34,7 +35,7 @@ async def run(settings: Settings) -> int:
     terms = Terms(settings.namespace, settings.lease_name, settings.replica, settings.lease_seconds, settings.renew_seconds)
     lease = Lease(cluster, terms, time.monotonic)
     world = World(cluster, store, settings, lambda: datetime.now(UTC), lease.fence)
-    leading = Leading(world, KINDS, time.monotonic)
+    leading = Leading(world, KINDS, time.monotonic, store.migrate)
     distribution = distributor(world, cluster)
     connected = asyncio.Event()
     app = probes.application(lambda: _age(leading), connected.is_set, settings.resync_seconds, distribution.routes())
@@ -45,7 +46,7 @@ async def run(settings: Settings) -> int:
         asyncio.create_task(stop.wait(), name="signal"),
         asyncio.create_task(distribution.run(), name="distribution"),
         asyncio.create_task(_watch(settings, cluster, leading, connected, stop_watching), name="watch"),
-        asyncio.create_task(_lead(leading, lease, store, connected), name="lead"),
+        asyncio.create_task(_lead(leading, lease, connected), name="lead"),
     ]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -63,12 +64,9 @@ async def run(settings: Settings) -> int:
     return 0 if stop.is_set() else 1
 
 
-async def _lead(leading: Leading, lease: Lease, store: Postgres, connected: asyncio.Event) -> None:
+async def _lead(leading: Leading, lease: Lease, connected: asyncio.Event) -> None:
     await connected.wait()
-    async with asyncio.TaskGroup() as group:
-        schema = group.create_task(store.migrate(), name="schema")
-        await leading.lead(lease)
-        schema.cancel()
+    await leading.lead(lease)
 
 
 async def _watch(

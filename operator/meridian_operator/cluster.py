@@ -106,7 +106,10 @@ class Cluster(Protocol):
         ...
 
     async def list(self, kind: str, namespace: str, labels: Mapping[str, str] | None = None) -> list[Manifest]:
-        """All live objects, consistent (no resourceVersion). Items carry apiVersion and kind. Raises NotFound for an unserved kind."""
+        """All live objects, consistent (no resourceVersion), each with apiVersion and kind.
+
+        Raises NotFound for a kind that is not served.
+        """
         ...
 
     async def apply(self, manifest: Manifest) -> Manifest:

@@ -15,6 +15,7 @@ from meridian_api.serving import unpack
 from meridian_operator.cluster import Manifest
 
 CANDIDATE_PHASES = frozenset({"Checks", "OfflineEval", "SecurityProbes", "Shadow", "Canary", "Bake", "Held"})
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ServingView:
     epochs: frozenset[str] = frozenset()
     tenants: frozenset[str] = frozenset()
     region: str = ""
-    issued_at: datetime = datetime.min.replace(tzinfo=UTC)
+    issued_at: datetime = LONG_AGO
     applied: tuple[tuple[str, int], ...] = ()
     """(replica, generation) as replicas reported."""
     usable: bool = True

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from meridian_operator import metrics
 from meridian_operator.cluster import ClusterError, Key, Manifest
 from meridian_operator.converge import Kind, World, converge
-from meridian_operator.kinds import woken_by
 from meridian_operator.lease import Lease
 from meridian_operator.logs import log
+from meridian_operator.waking import woken_by
 from meridian_operator.workers import Queue
 
 
 class Leading:
     """The queue while this process leads; before that, wake-ups are dropped: the first list finds everything."""
 
-    def __init__(self, world: World, kinds: Mapping[str, Kind[Any]], monotonic: Callable[[], float]) -> None:
-        self._world, self._kinds, self._monotonic = world, kinds, monotonic
+    def __init__(
+        self,
+        world: World,
+        kinds: Mapping[str, Kind[Any]],
+        monotonic: Callable[[], float],
+        begin: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`begin` runs once, beside the work, when leadership begins: the schema."""
+        self._world, self._kinds, self._monotonic, self._begin = world, kinds, monotonic, begin
         self._queue: Queue | None = None
         self.last_resync: float | None = None
-        """Monotonic time of the last completed list of all kinds."""
+        """Monotonic time of the last completed list of all kinds, or of the beginning of leadership."""
 
     def wake(self, changed: Manifest) -> None:
         """After a watch event; cheap, and harmless when it is wrong or late."""
@@ -35,7 +42,9 @@ class Leading:
     async def lead(self, lease: Lease) -> None:
         """Acquire, work, and return when the Lease is lost: the process exits then, so that nothing of this reign goes on."""
         await lease.acquire()
+        self.last_resync = self._monotonic()
         queue = self._queue = Queue(self._pass)
+        beginning = asyncio.ensure_future(self._begin())
         keeping = asyncio.create_task(lease.keep(), name="lease")
         listing = asyncio.create_task(self._resync_for_ever(queue), name="resync")
         deposed = asyncio.create_task(queue.deposed.wait(), name="deposed")
@@ -43,11 +52,11 @@ class Leading:
             await asyncio.wait({keeping, listing, deposed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._queue = None
-            for task in (keeping, listing, deposed):
+            for task in (keeping, listing, deposed, beginning):
                 task.cancel()
             await queue.stop()
             await lease.release()
-            await asyncio.gather(keeping, listing, deposed, return_exceptions=True)
+            await asyncio.gather(keeping, listing, deposed, beginning, return_exceptions=True)
 
     async def _pass(self, key: Key) -> timedelta | None:
         return await converge(key, self._kinds[key.kind], self._world)

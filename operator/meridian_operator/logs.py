@@ -23,7 +23,7 @@ def log(event: str, **values: object) -> None:
     for name, value in values.items():
         if value is not None:
             line[name] = value if isinstance(value, int | float) else cut(str(value), _MAX)  # type: ignore[assignment]
-    print(json.dumps(line), file=sys.stderr, flush=True)
+    sys.stderr.write(json.dumps(line) + "\n")
 
 
 class _Lines(logging.Handler):

@@ -72,7 +72,7 @@ class MemoryCluster:
         return self._store("create", manifest, live=None)
 
     async def replace(self, manifest: Manifest) -> Manifest:
-        kind, namespace, name = _identity(manifest)
+        kind, _, name = _identity(manifest)
         await self._enter("replace", kind, name)
         live = self._guarded(manifest)
         body = {k: v for k, v in manifest.items() if k != "status"}
@@ -83,7 +83,7 @@ class MemoryCluster:
         return self._store("replace", body, live=live)
 
     async def replace_status(self, manifest: Manifest) -> Manifest:
-        kind, namespace, name = _identity(manifest)
+        kind, _, name = _identity(manifest)
         await self._enter("replace_status", kind, name)
         live = self._guarded(manifest)
         return self._store("replace_status", {**live, "status": manifest.get("status", {})}, live=live)
@@ -106,7 +106,8 @@ class MemoryCluster:
         """Create or overwrite, status included, unrecorded. Answers the stored object."""
         live = self.objects.get(_identity(manifest))
         stored = self._store("put", {**(live or {}), **manifest}, live=live)
-        self.writes.pop() if self.writes and self.writes[-1][0] == "put" else None
+        if self.writes and self.writes[-1][0] == "put":
+            self.writes.pop()
         return stored
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
@@ -148,7 +149,8 @@ class MemoryCluster:
             return copy.deepcopy(live)
         version = next(self._versions)
         if live is None:
-            meta |= {"uid": f"uid-{version}", "generation": 1, "creationTimestamp": f"2026-01-01T{version // 3600 % 24:02}:{version // 60 % 60:02}:{version % 60:02}Z"}
+            born = f"2026-01-01T{version // 3600 % 24:02}:{version // 60 % 60:02}:{version % 60:02}Z"
+            meta |= {"uid": f"uid-{version}", "generation": 1, "creationTimestamp": born}
         elif stored.get("spec") != live.get("spec"):
             meta["generation"] = old["generation"] + 1
         meta["resourceVersion"] = str(version)

@@ -38,7 +38,7 @@ class Settings:
     """Service whose ready endpoints must acknowledge every change of traffic."""
     dataplane_service_account: str = "meridian-dataplane"
     """The only subject that the long poll answers; of the same namespace."""
-    database_secret: str = "meridian-postgres"
+    database_secret: str = "meridian-postgres"  # noqa: S105 - the name of a Secret
     keys_config_map: str = "meridian-keys"
     job_service_account: str = "default"
     kubeconfig: str = ""

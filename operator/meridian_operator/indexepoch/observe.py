@@ -106,7 +106,8 @@ def _tenant_ids(policies: tuple[Manifest, ...]) -> list[str]:
 
 
 async def _digests(spec: IndexEpochSpec, namespace: str, world: World) -> dict[str, str | None] | Unreadable:
-    names = sorted({s.config_map.name for s in spec.sources if s.config_map} | ({spec.golden_set.name} if spec.golden_set else set()))
+    named = [s.config_map for s in spec.sources if s.config_map] + ([spec.golden_set] if spec.golden_set else [])
+    names = sorted({reference.name for reference in named})
     found = await asyncio.gather(*(find(world.cluster, "ConfigMap", namespace, name) for name in names))
     digests: dict[str, str | None] = {}
     for name, live in zip(names, found, strict=True):
