@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_kubectl_get_reads_well(cluster: LiveCluster) -> None:
     print("\n" + shown.stdout)
     for block in shown.stdout.strip().split("\n\n"):
         lines = block.splitlines()
-        columns = [(name, lines[0].index(name)) for name in lines[0].split()]
+        columns = [(found.group(), found.start()) for found in re.finditer(r"\S+", lines[0])]
         assert "AGE" in dict(columns)
         for line in lines[1:]:
             empty = {name for name, at in columns if line[at:].split(" ", 1)[0] in ("", "<none>")}
