@@ -88,7 +88,7 @@ def test_the_database_shows_a_tenant_its_own_rows_only(cluster: LiveCluster) -> 
     """T-01: forced row-level security; without a tenant, no row."""
     secret = cluster.get("secret", "meridian-postgres")["data"]
     dsn = base64.b64decode(secret["app-dsn"]).decode()
-    tables = ("documents", "chunks", "request_records", "outcomes", "tool_audit")
+    tables = ("documents", "document_versions", "chunks", "request_records", "outcomes", "tool_audit")
     with psycopg.connect(dsn) as connection:
         for table, tenant in itertools.product(tables, ("acme-eu", "globex", "")):
             with connection.transaction():
