@@ -38,10 +38,11 @@ ACCOUNTS = (
     Account("controller-manager", "system:kube-controller-manager"),
     Account("scheduler", "system:kube-scheduler"),
     Account("proxy", "system:kube-proxy"),
-    Account("dns", "system:meridian-dns", ("system:masters",)),
-    Account("prometheus", "system:meridian-prometheus", ("system:masters",)),
+    Account("dns", "meridian:dns"),
+    Account("prometheus", "meridian:prometheus"),
     Account("node", f"system:node:{layout.NODE_NAME}", ("system:nodes",)),
 )
+TO_KUBELET = "apiserver-to-kubelet"  # common name and file name of the client certificate
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def write_credentials(endpoint: Endpoint) -> None:
     names += (f"kubernetes.default.svc.{layout.CLUSTER_DOMAIN}",)
     addresses = dict.fromkeys((endpoint.address, "127.0.0.1", layout.FIRST_SERVICE_ADDRESS))
     certificates.serving(authority, endpoint.pki, "apiserver", dns=names, ips=tuple(addresses))
+    certificates.client(authority, endpoint.pki, TO_KUBELET, "system:masters")
     rows = []
     for account in ACCOUNTS:
         path = endpoint.pki / f"{account.name}.kubeconfig"
@@ -131,6 +133,9 @@ def command(endpoint: Endpoint) -> list[str | Path]:
         "--allow-privileged=true",
         "--enable-admission-plugins=NodeRestriction",
         "--kubelet-preferred-address-types=InternalIP",
+        f"--kubelet-certificate-authority={pki}/ca.crt",
+        f"--kubelet-client-certificate={pki}/{TO_KUBELET}.crt",
+        f"--kubelet-client-key={pki}/{TO_KUBELET}.key",
         "--profiling=false",
     ]
 

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,3 +151,14 @@ def _compile(program: Program, report: Report) -> Path:
     partial.rename(target)
     report(f"{program.name}: compiled in {time.monotonic() - began:.0f} s")
     return target
+
+
+def main(names: list[str]) -> None:
+    """`python -m meridian_cluster.binaries [PROGRAM|MODULE ...]`: compile these; all by default."""
+    for program in PROGRAMS.values():
+        if not names or program.name in names or program.module in names:
+            print(path(program.name, lambda text: print(text, file=sys.stderr, flush=True)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

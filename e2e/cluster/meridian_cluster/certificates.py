@@ -102,24 +102,45 @@ def authority(folder: Path, name: str = "ca") -> Pair:
 
 def serving(by: Pair, folder: Path, name: str, *, dns: Sequence[str], ips: Sequence[str]) -> Pair:
     """A serving certificate for these names and addresses, signed by an authority; kept if good."""
-    pair = _pair(folder, name)
     names: list[x509.GeneralName] = [x509.DNSName(entry) for entry in dns]
     names += [x509.IPAddress(ipaddress.ip_address(entry)) for entry in ips]
+    return _issue(by, _pair(folder, name), _name(name), names, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+def client(by: Pair, folder: Path, user: str, group: str) -> Pair:
+    """A client certificate by which the API server proves itself to the kubelet; kept if good."""
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, group),
+            x509.NameAttribute(NameOID.COMMON_NAME, user),
+        ]
+    )
+    names = [x509.DNSName(user)]
+    return _issue(by, _pair(folder, user), subject, names, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
+def _issue(
+    by: Pair,
+    pair: Pair,
+    subject: x509.Name,
+    names: Sequence[x509.GeneralName],
+    usage: x509.ObjectIdentifier,
+) -> Pair:
     signer = x509.load_pem_x509_certificate(by.certificate.read_bytes())
     kept = _good(pair)
     if kept and kept.issuer == signer.subject:
         extension = kept.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        if list(extension) == names:
+        if list(extension) == list(names):
             return pair
     signing_key = serialization.load_pem_private_key(by.key.read_bytes(), password=None)
     if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
         raise TypeError(f"{by.key} is not an elliptic-curve key")
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
-        _builder(_name(name), signer.subject, key.public_key(), SERVING_LIFE)
+        _builder(subject, signer.subject, key.public_key(), SERVING_LIFE)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .sign(signing_key, hashes.SHA256())
     )
     _write(pair, certificate, key)

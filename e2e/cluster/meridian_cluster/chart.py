@@ -1,0 +1,61 @@
+"""Installing charts/meridian with helm: the one description of what runs in the cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from meridian_cluster import binaries, installation, kubectl, layout
+
+RELEASE = "meridian"
+PARTS = "app.kubernetes.io/part-of=meridian"
+
+
+def values(refs: Mapping[str, str]) -> dict[str, Any]:
+    """What the embedded installation sets in the chart's values."""
+    return {
+        "images": {name: refs[name] for name in ("operator", "dataplane", "predictor")},
+        "region": layout.REGION,
+        "service": layout.SERVICE,
+        "postgres": {"secretName": installation.POSTGRES_SECRET},
+        "signing": {
+            "secretName": installation.SIGNING_SECRET,
+            "publicKeysConfigMap": installation.KEYS,
+        },
+        "prometheusUrl": layout.PROMETHEUS_URL,
+        "ordersUrl": f"http://orders.{layout.NAMESPACE}.svc.{layout.CLUSTER_DOMAIN}",
+        "identity": {
+            "issuers": [
+                {
+                    "issuer": layout.ISSUER_URL,
+                    "jwksUrl": f"{layout.ISSUER_URL}/.well-known/jwks.json",
+                }
+            ]
+        },
+    }
+
+
+def install(refs: Mapping[str, str]) -> bool:
+    """Install or upgrade. False when there is no chart. Raises RuntimeError with helm's words."""
+    folder = layout.repository() / "charts" / "meridian"
+    if not (folder / "Chart.yaml").exists():
+        return False
+    path = layout.STATE / "values.json"
+    path.write_text(json.dumps(values(refs), indent=1))
+    done = subprocess.run(
+        [binaries.path("helm"), "upgrade", "--install", RELEASE, folder, "--values", path,
+         "--namespace", layout.NAMESPACE, "--kubeconfig", layout.ADMIN_KUBECONFIG],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"helm upgrade failed: {done.stderr.strip()[-2000:]}")
+    return True
+
+
+def wait(seconds: int = 180) -> None:
+    """Wait until every Deployment of ours has rolled out. Raises kubectl.Refused with the pods."""
+    found = kubectl.get("-n", layout.NAMESPACE, "deployments", "-l", PARTS)
+    for item in found.get("items", []):
+        kubectl.rollout(f"deployment/{item['metadata']['name']}", layout.NAMESPACE, seconds)

@@ -1,0 +1,130 @@
+"""`meridian up`: from nothing to a running installation, step by step, and again without harm."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from meridian_cluster import (
+    binaries,
+    chart,
+    containers,
+    control_plane,
+    dns,
+    images,
+    installation,
+    issuer,
+    kserve,
+    layout,
+    network,
+    node,
+    postgres,
+    prometheus,
+    rendering,
+    toolchain,
+)
+from meridian_cluster.narration import Narrator
+
+STEPS = 14
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hold the lock that `up` and `down` share; waits while the other runs."""
+    layout.prepare_state()
+    with (layout.STATE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def compile_all(narrator: Narrator) -> None:
+    """Compile what is missing, saying what is left."""
+    missing = [name for name in binaries.PROGRAMS if binaries.present(name) is None]
+    if missing:
+        narrator.say(f"to compile: {', '.join(missing)} (about 15 minutes for all, once)")
+    for index, name in enumerate(missing):
+        binaries.path(name, narrator.say)
+        left = missing[index + 1 :]
+        narrator.say(f"left: {', '.join(left)}" if left else "nothing left to compile")
+
+
+def up(*, quiet: bool = False) -> None:
+    """Bring everything up. Raises what the first failing step raised; run it again after a fix."""
+    toolchain.check_machine()
+    narrator = Narrator(STEPS, quiet=quiet)
+    with alone():
+        _machine(narrator)
+        _cluster(narrator)
+        refs = _images(narrator)
+        _installation(narrator, refs)
+    _what_next(narrator)
+
+
+def _machine(narrator: Narrator) -> None:
+    with narrator.step("Debian packages"):
+        toolchain.install(narrator.say)
+    with narrator.step("Kubernetes, CoreDNS, KServe and helm, compiled from Go modules"):
+        compile_all(narrator)
+    with narrator.step(f"Network: {layout.NODE_ADDRESS} on lo, nothing leaves the machine"):
+        network.open_up()
+
+
+def _cluster(narrator: Narrator) -> None:
+    with narrator.step("Control plane: etcd, API server, controllers", "/readyz"):
+        control_plane.up()
+    with narrator.step("Container runtime and the cluster's own images", "containerd"):
+        containers.up()
+        images.build_cluster_images(narrator.say)
+    with narrator.step("Node: kubelet, kube-proxy, CoreDNS", "node Ready"):
+        node.up()
+        dns.up()
+    with narrator.step("KServe's kinds and controller", "kinds Established"):
+        kserve.install()
+    with narrator.step("Prometheus and the development token issuer", "both to answer"):
+        prometheus.up()
+        if not issuer.up():
+            narrator.say("skipped the issuer: its package is not installed")
+
+
+def _images(narrator: Narrator) -> dict[str, str]:
+    with narrator.step("Images of the operator, data plane, predictor and order service"):
+        return images.build_project_images(narrator.say)
+
+
+def _installation(narrator: Narrator, refs: dict[str, str]) -> None:
+    with narrator.step("PostgreSQL 18 with pgvector", "its socket"):
+        dsns = postgres.up()
+    with narrator.step("Kinds, admission policies, keys and secrets", "kinds Established"):
+        kinds, policies = installation.apply_kinds_and_policies()
+        narrator.say(f"{kinds} kinds, {policies} files of admission policies")
+        installation.apply_secrets(dsns)
+    with narrator.step("KServe", "its controller"):
+        kserve.wait()
+    with narrator.step("The installation: order service and chart", "every Deployment"):
+        if not installation.apply_orders(refs):
+            narrator.say("skipped the order service: e2e/orders/deploy.yaml.tmpl does not exist")
+        if not chart.install(refs):
+            narrator.say("skipped the chart: charts/meridian/Chart.yaml does not exist")
+        chart.wait()
+    with narrator.step("Samples with the digests of these images"):
+        folder = rendering.render_samples(refs)
+        narrator.say(f"rendered into {folder}" if folder else "no templates")
+
+
+def _what_next(narrator: Narrator) -> None:
+    if narrator.quiet:
+        return
+    print(
+        f"""
+Up in {narrator.elapsed():.0f} s. What to do next:
+
+  export KUBECONFIG={layout.ADMIN_KUBECONFIG}
+  kubectl -n {layout.NAMESPACE} get pods
+  kubectl apply --server-side -f crds/samples/{layout.SERVICE}/
+  kubectl -n {layout.NAMESPACE} get releases,inferencepools.meridian.dev,indexepochs,tenantpolicies
+  meridian status          what runs here, and how much memory it takes
+  meridian demo            the whole story, narrated
+  meridian down            ends it and leaves nothing behind
+"""
+    )
