@@ -32,7 +32,9 @@ async def run(settings: Settings) -> int:
     cluster = await kube.connect(settings.kubeconfig)
     store = Postgres(settings.owner_dsn, settings.evidence_dsn)
     await store.open()
-    terms = Terms(settings.namespace, settings.lease_name, settings.replica, settings.lease_seconds, settings.renew_seconds)
+    terms = Terms(
+        settings.namespace, settings.lease_name, settings.replica, settings.lease_seconds, settings.renew_seconds
+    )
     lease = Lease(cluster, terms, time.monotonic)
     world = World(cluster, store, settings, lambda: datetime.now(UTC), lease.fence)
     leading = Leading(world, KINDS, time.monotonic, store.migrate)

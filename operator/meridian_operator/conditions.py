@@ -85,6 +85,4 @@ def kstatus(*said: Say, stalled: bool = False, waiting_for: tuple[str, str] | No
 
 def is_true(status: Mapping[str, Any] | None, condition: str) -> bool:
     """Whether the stored status says `condition` is True."""
-    return any(
-        c["type"] == condition and c["status"] == "True" for c in (status or {}).get("conditions") or ()
-    )
+    return any(c["type"] == condition and c["status"] == "True" for c in (status or {}).get("conditions") or ())

@@ -127,9 +127,7 @@ async def act(plan: Plan, owner: Manifest, world: World) -> None:
         await world.cluster.delete(ref)
 
 
-async def _report(
-    seen: Manifest, status: dict[str, Any] | None, events: tuple[EventNote, ...], world: World
-) -> bool:
+async def _report(seen: Manifest, status: dict[str, Any] | None, events: tuple[EventNote, ...], world: World) -> bool:
     """The only status write of a pass: skipped when it says nothing new, refused (Conflict) when `seen` is not the live object."""
     if status is None or same(status, seen.get("status") or {}):
         return False
@@ -169,10 +167,11 @@ def _told(seen: Manifest, error: ClusterError, now: datetime) -> dict[str, Any]:
 async def _post(about: Manifest, note: EventNote, world: World) -> None:
     """An Event, as a courtesy to people: its failure is nobody's concern."""
     meta, now = about["metadata"], timestamp(world.clock())
+    name = f"{meta['name'][:80]}.{meta['resourceVersion']}.{note.reason.lower()[:40]}"
     event = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"namespace": meta["namespace"], "name": f"{meta['name'][:80]}.{meta['resourceVersion']}.{note.reason.lower()[:40]}"},
+        "metadata": {"namespace": meta["namespace"], "name": name},
         "involvedObject": {
             "apiVersion": about["apiVersion"],
             "kind": about["kind"],

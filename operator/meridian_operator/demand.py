@@ -86,7 +86,9 @@ def pool_demand(pool: str, alive: Mapping[str, Manifest]) -> dict[str, tuple[str
     demand: dict[str, list[str]] = {}
     for name, release in alive.items():
         models: Mapping[str, Any] = release.get("spec", {}).get("models") or {}
-        versions = {m["version"] for m in (models.get("primary"), models.get("fallback")) if m and m.get("pool") == pool}
+        versions = {
+            m["version"] for m in (models.get("primary"), models.get("fallback")) if m and m.get("pool") == pool
+        }
         for version in versions:
             demand.setdefault(version, []).append(name)
     return {version: tuple(names) for version, names in sorted(demand.items())}

@@ -55,7 +55,9 @@ def settings() -> kopf.OperatorSettings:
     return s
 
 
-def registry(kinds: Iterable[str], namespace: str, kubeconfig: str, wake: Callable[[Manifest], None]) -> kopf.OperatorRegistry:
+def registry(
+    kinds: Iterable[str], namespace: str, kubeconfig: str, wake: Callable[[Manifest], None]
+) -> kopf.OperatorRegistry:
     """Handlers for `kinds`, which discovery must know: kopf watches nothing that appears later."""
     handlers = kopf.OperatorRegistry()
 
@@ -88,6 +90,4 @@ async def watch(handlers: kopf.OperatorRegistry, namespace: str, stop: threading
 
     For a thread and loop of its own: at its end kopf cancels every task of its loop, whoever's it is.
     """
-    await kopf.operator(
-        registry=handlers, settings=settings(), namespaces=[namespace], standalone=True, stop_flag=stop
-    )
+    await kopf.operator(registry=handlers, settings=settings(), namespaces=[namespace], standalone=True, stop_flag=stop)

@@ -196,7 +196,7 @@ class Credentials:
     server: str
     token: str | None
     ca_path: str | None
-    ca_data: str | None
+    ca_data: str | bytes | None
     certificate_path: str | None
     private_key_path: str | None
 

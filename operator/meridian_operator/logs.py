@@ -10,7 +10,21 @@ from datetime import UTC, datetime
 from meridian_operator.conditions import cut
 
 FIELDS = frozenset(
-    {"key", "because", "phase", "error", "detail", "seconds", "epoch", "holder", "count", "port", "generation", "kind", "replica"}
+    {
+        "key",
+        "because",
+        "phase",
+        "error",
+        "detail",
+        "seconds",
+        "epoch",
+        "holder",
+        "count",
+        "port",
+        "generation",
+        "kind",
+        "replica",
+    }
 )
 _MAX = 300
 

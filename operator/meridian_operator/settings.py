@@ -9,7 +9,9 @@ from typing import get_type_hints
 
 PREFIX = "MERIDIAN_"
 # What the kubelet injects for Services called meridian-*, unless the pod sets enableServiceLinks: false.
-_SERVICE_LINK = re.compile(r"^MERIDIAN_[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP).*)?)$")
+_SERVICE_LINK = re.compile(
+    r"^MERIDIAN_[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP).*)?)$"
+)
 
 
 class BadSettings(ValueError):

@@ -25,12 +25,16 @@ def woken_by(changed: Manifest, known: Iterable[Key]) -> set[Key]:
     namespace = meta["namespace"]
     if kind in READ_BY:
         readers = READ_BY[kind]
-        return {k for k in known if k.kind in readers and k.namespace == namespace} | {Key(kind, namespace, meta["name"])}
+        return {k for k in known if k.kind in readers and k.namespace == namespace} | {
+            Key(kind, namespace, meta["name"])
+        }
     keys = {
         Key(owner["kind"], namespace, owner["name"])
         for owner in meta.get("ownerReferences") or ()
         if owner.get("apiVersion") == API_VERSION and owner.get("kind") in READ_BY
     }
-    if pool := (meta.get("labels") or {}).get("meridian.dev/pool"):  # KServe's Deployment: its owner is the InferenceService
+    if pool := (meta.get("labels") or {}).get(
+        "meridian.dev/pool"
+    ):  # KServe's Deployment: its owner is the InferenceService
         keys.add(Key("InferencePool", namespace, pool))
     return keys

@@ -113,9 +113,7 @@ def start_the_job(seen: Observed, now: datetime) -> Plan | None:
     if seen.job is not None or seen.wanted_job is None:
         return None
     said = kstatus(ACCEPTED, Say("Built", False, "Building", "the index Job is being created"))
-    return Plan(
-        "start_the_job", apply=(seen.wanted_job,), status=_status(seen, said, "Building", now), look_again=SOON
-    )
+    return Plan("start_the_job", apply=(seen.wanted_job,), status=_status(seen, said, "Building", now), look_again=SOON)
 
 
 def fail_with_the_job(seen: Observed, now: datetime) -> Plan | None:

@@ -66,15 +66,15 @@ async def observe(key: Key, world: World) -> Observed | None | Unreadable:
     except ValidationError as error:
         first = error.errors()[0]
         return Observed(epoch, None, f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}")
-    policies, releases, configs, job, build, digests, partitions = await asyncio.gather(
+    policies, releases, configs = await asyncio.gather(
         find_all(cluster, "TenantPolicy", namespace),
         find_all(cluster, "Release", namespace),
         find_all(cluster, "ServingConfig", namespace),
-        find(cluster, "Job", namespace, job_name(key.name)),
-        world.store.read(BUILD, (key.name, epoch["metadata"]["uid"])),
-        _digests(spec, namespace, world),
-        _partitions(spec, key.name, world),
     )
+    job = await find(cluster, "Job", namespace, job_name(key.name))
+    build = await world.store.read(BUILD, (key.name, epoch["metadata"]["uid"]))
+    digests = await _digests(spec, namespace, world)
+    partitions = await _partitions(spec, key.name, world)
     progress = await world.store.read(PROGRESS, (key.name,))
     needed_by: tuple[str, ...] | Unreadable
     serving = False

@@ -72,7 +72,9 @@ def run_what_is_demanded(seen: Observed, now: datetime) -> Plan:
             apply.append(predictor_scale(seen.object["metadata"]["namespace"], name, wanted_replicas(spec)))
     delete, waits = _removable(seen, routing, now)
     versions = _versions(seen, spec, routing)
-    said = kstatus(*_said(seen, routing, versions), stalled=bool(seen.foreign), waiting_for=_waiting(seen, known, versions))
+    said = kstatus(
+        *_said(seen, routing, versions), stalled=bool(seen.foreign), waiting_for=_waiting(seen, known, versions)
+    )
     moving = bool(waits) or any(not v["warm"] for v in versions)
     return Plan(
         "run_what_is_demanded",
@@ -159,7 +161,12 @@ def _said(seen: Observed, routing: Routing, versions: list[dict[str, Any]]) -> t
     return (
         Say("Accepted", True, "Valid"),
         Say("Serving", bool(routed), "Routed" if routed else "NotRouted", ", ".join(routed)),
-        Say("Degraded", bool(cold), "BelowFloor" if cold else "AsAsked", f"below its floor: {', '.join(cold)}" if cold else ""),
+        Say(
+            "Degraded",
+            bool(cold),
+            "BelowFloor" if cold else "AsAsked",
+            f"below its floor: {', '.join(cold)}" if cold else "",
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from meridian_api.names import derived_name
 from meridian_api.v1alpha1.inferencepool import InferencePoolSpec, PoolVersion
@@ -55,9 +55,7 @@ def headless_service(pool: Manifest, spec: InferencePoolSpec, version: PoolVersi
             "clusterIP": "None",
             "publishNotReadyAddresses": False,
             "selector": {VERSION_LABEL: workload_name(pool["metadata"]["name"], version.name)},
-            "ports": [
-                {"name": "http", "port": spec.engine.port, "targetPort": spec.engine.port, "protocol": "TCP"}
-            ],
+            "ports": [{"name": "http", "port": spec.engine.port, "targetPort": spec.engine.port, "protocol": "TCP"}],
         },
     }
 
@@ -114,8 +112,7 @@ def inference_service(pool: Manifest, spec: InferencePoolSpec, version: PoolVers
         metadata=metadata,
         spec=V1beta1InferenceServiceSpec(predictor=predictor),
     )
-    plain: Manifest = ApiClient().sanitize_for_serialization(built)
-    return plain
+    return cast(Manifest, ApiClient().sanitize_for_serialization(built))
 
 
 def load_sdk() -> None:
@@ -181,9 +178,19 @@ def pod_spec(spec: InferencePoolSpec, version: PoolVersion) -> dict[str, Any]:
                     "timeoutSeconds": warmup.timeout_seconds,
                     "failureThreshold": warmup.failure_threshold,
                 },
-                "readinessProbe": {"httpGet": dict(health), "periodSeconds": 5, "timeoutSeconds": 3, "failureThreshold": 3},
+                "readinessProbe": {
+                    "httpGet": dict(health),
+                    "periodSeconds": 5,
+                    "timeoutSeconds": 3,
+                    "failureThreshold": 3,
+                },
                 # Long on purpose: a busy engine is not a dead one, and a restart throws away everybody's answer.
-                "livenessProbe": {"httpGet": dict(health), "periodSeconds": 20, "timeoutSeconds": 10, "failureThreshold": 6},
+                "livenessProbe": {
+                    "httpGet": dict(health),
+                    "periodSeconds": 20,
+                    "timeoutSeconds": 10,
+                    "failureThreshold": 6,
+                },
             }
         ],
         "volumes": volumes,

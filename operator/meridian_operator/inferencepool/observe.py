@@ -99,9 +99,7 @@ async def _routing(key: Key, world: World) -> Routing | Unreadable:
     releases, configs, slices = await asyncio.gather(
         find_all(world.cluster, "Release", key.namespace),
         find_all(world.cluster, "ServingConfig", key.namespace),
-        find_all(
-            world.cluster, "EndpointSlice", key.namespace, {"kubernetes.io/service-name": DATAPLANE_SERVICE}
-        ),
+        find_all(world.cluster, "EndpointSlice", key.namespace, {"kubernetes.io/service-name": DATAPLANE_SERVICE}),
     )
     if isinstance(releases, Unreadable):
         return releases

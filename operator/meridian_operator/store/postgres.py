@@ -64,7 +64,7 @@ class Postgres:
             await self._as_owner("select meridian.ensure_epoch(%s, %s)", (action.tenant, action.epoch))
 
     async def _migrate_once(self) -> None:
-        await self._as_owner(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8"), None)
+        await self._as_owner(files("meridian_operator.store").joinpath("schema.sql").read_text(encoding="utf-8"), None)
         self._migrated = True
 
     async def _as_owner(self, sql: str, parameters: tuple[object, ...] | None) -> None:

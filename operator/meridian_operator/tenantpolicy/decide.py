@@ -50,7 +50,11 @@ def wait_for_the_list(seen: Observed, now: datetime) -> Plan | None:
     if not isinstance(seen.others, Unreadable):
         return None
     say = Say("Accepted", None, "PoliciesUnreadable", f"{seen.others.source}: {seen.others.why}")
-    return Plan("wait_for_the_list", status=_status(seen, kstatus(say, _stored_before(seen)), "Onboarding", now), look_again=SOON)
+    return Plan(
+        "wait_for_the_list",
+        status=_status(seen, kstatus(say, _stored_before(seen)), "Onboarding", now),
+        look_again=SOON,
+    )
 
 
 def say_that_the_store_is_silent(seen: Observed, now: datetime) -> Plan | None:
