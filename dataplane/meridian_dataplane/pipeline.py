@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 from meridian_dataplane.calls import Event, Identified, Received
@@ -19,7 +19,7 @@ from meridian_dataplane.stages.stream import stream
 
 
 @asynccontextmanager
-async def answer(received: Received, on: Plane) -> AsyncIterator[AsyncIterator[Event]]:
+async def answer(received: Received, on: Plane) -> AsyncIterator[AsyncGenerator[Event, None]]:
     """The events of one answer. Raises Refusal before there are any. Leaving the context frees everything it held."""
     snapshot = on.snapshot()
     identified = identify(received, snapshot, stale=on.live.stale, keys=on.keys, clock=on.clock)
@@ -28,7 +28,7 @@ async def answer(received: Received, on: Plane) -> AsyncIterator[AsyncIterator[E
 
 
 @asynccontextmanager
-async def answer_as(identified: Identified, on: Plane) -> AsyncIterator[AsyncIterator[Event]]:
+async def answer_as(identified: Identified, on: Plane) -> AsyncIterator[AsyncGenerator[Event, None]]:
     """The same for a caller who is known already (the golden set's)."""
     pinned = pin(identified, contact_age=on.live.contact_age)
     async with on.admission.permit(pinned) as admitted:

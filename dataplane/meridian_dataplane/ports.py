@@ -7,7 +7,7 @@ An adapter raises StoreUnavailable when it cannot answer (connection, pool, time
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -108,7 +108,7 @@ class RoleCheck(Protocol):
 class Model(Protocol):
     """A model engine behind a target."""
 
-    def stream(self, call: ModelCall) -> AsyncIterator[Piece]:
+    def stream(self, call: ModelCall) -> AsyncGenerator[Piece, None]:
         """Pieces as they come. Raises ModelFailed; closing the iterator closes the upstream call at once (H-01).
 
         A stream that ends without a finish reason raises ModelFailed('truncated') (H-05).

@@ -27,7 +27,7 @@ async def poll(live: Live, source: Source, replica: str, client: httpx.AsyncClie
             backoff = _BACKOFF_FIRST
         except (httpx.HTTPError, httpx.InvalidURL, _Unexpected, OSError, TimeoutError) as failure:
             log_failure("config_poll_failed", failure, seconds=round(backoff, 2))
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.5))  # noqa: S311
             backoff = min(backoff * 2, _BACKOFF_MOST)
         live.report_age()
 

@@ -71,7 +71,7 @@ def verify(raw: bytes, receiver: Receiver, *, current: Snapshot | None, least_ge
             _has_not_shrunk(snapshot, current)
     except _Fault as fault:
         return Refused(str(fault), generation)
-    except Exception:
+    except Exception:  # noqa: BLE001
         # The last guard: no bytes from outside may end the process that serves.
         return Refused("unreadable", generation)
     return Accepted(snapshot, raw)

@@ -7,7 +7,7 @@ version and visible to this caller (S-18, IV-22). The model only proposes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -22,12 +22,12 @@ _CHECK_S, _LEAST_CHECK_S = 0.8, 0.25
 
 
 async def cite(
-    pieces: AsyncIterator[Piece], prompt: Prompt, run: Run, *, documents: Documents, clock: Clock
-) -> AsyncIterator[Event]:
+    pieces: AsyncGenerator[Piece, None], prompt: Prompt, run: Run, *, documents: Documents, clock: Clock
+) -> AsyncGenerator[Event, None]:
     """Text with `[n]` as it comes, then the checked citations."""
     markers = MarkerFilter(prompt.markers)
     said: list[str] = []
-    async with aclosing(pieces) as source:  # type: ignore[type-var]
+    async with aclosing(pieces) as source:
         async for piece in source:
             text = markers.feed(piece.text)
             if text:

@@ -6,7 +6,7 @@ citations and no prose (`snippets_only`), and the answer is named so (S-85, S-86
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from meridian_dataplane.calls import Event, Route, StreamState
@@ -27,13 +27,13 @@ _MESSAGES = {
 
 
 async def deliver(
-    cited: AsyncIterator[Event], route: Route, run: Run, *, documents: Documents, clock: Clock
-) -> AsyncIterator[Event]:
+    cited: AsyncGenerator[Event, None], route: Route, run: Run, *, documents: Documents, clock: Clock
+) -> AsyncGenerator[Event, None]:
     """Ends with one terminal event, whatever happens to the model or the store."""
     yield _meta(route)
     try:
         try:
-            async with aclosing(cited) as events:  # type: ignore[type-var]
+            async with aclosing(cited) as events:
                 async for event in events:
                     _first_text(event, run, clock)
                     yield event
@@ -81,7 +81,7 @@ def _may_show_snippets(route: Route) -> bool:
     return bool(route.prompt.passages) and "snippets_only" in ladder
 
 
-async def _snippets(route: Route, run: Run, documents: Documents, clock: Clock) -> AsyncIterator[Event]:
+async def _snippets(route: Route, run: Run, documents: Documents, clock: Clock) -> AsyncGenerator[Event, None]:
     """Passages as they stand, checked like any citation before they are shown."""
     run.degraded, run.target = "snippets_only", None
     passages = route.prompt.passages

@@ -103,7 +103,7 @@ async def _retrieve(pinned: Pinned, index: Index, clock: Clock, retries: RetryBu
                 )
         except (StoreUnavailable, TimeoutError) as failure:
             log_failure("retrieval_failed", failure, attempt=attempt)
-            await asyncio.sleep(random.uniform(0.005, 0.03))
+            await asyncio.sleep(random.uniform(0.005, 0.03))  # noqa: S311
     return None
 
 

@@ -7,7 +7,7 @@ A model call is never retried on the same target.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from meridian_api.serving import Target
@@ -22,7 +22,9 @@ ABSTENTION = "I could not find this in the documents available to you."
 _CHARS_PER_TOKEN_AT_MOST = 16
 
 
-async def stream(route: Route, run: Run, *, model: Model, health: Health, metrics: Metrics) -> AsyncIterator[Piece]:
+async def stream(
+    route: Route, run: Run, *, model: Model, health: Health, metrics: Metrics
+) -> AsyncGenerator[Piece, None]:
     """Pieces of one target's answer, the last with a finish reason."""
     grounded = route.prompt.grounded
     if not route.prompt.passages and not (grounded.tool and grounded.tool.live):
@@ -60,10 +62,10 @@ async def stream(route: Route, run: Run, *, model: Model, health: Health, metric
     raise last
 
 
-async def _bounded(source: AsyncIterator[Piece], route: Route, run: Run) -> AsyncIterator[Piece]:
+async def _bounded(source: AsyncGenerator[Piece, None], route: Route, run: Run) -> AsyncGenerator[Piece, None]:
     """`source`, counted, and cut where an engine ignores the cap it was given (H-10)."""
     most = route.max_output_tokens * _CHARS_PER_TOKEN_AT_MOST
-    async with aclosing(source) as pieces:  # type: ignore[type-var]
+    async with aclosing(source) as pieces:
         async for piece in pieces:
             if piece.text and not run.has_content:
                 run.move(StreamState.FIRST_CONTENT)

@@ -1,0 +1,216 @@
+"""Model engines that speak OpenAI's chat completions as an event stream (vLLM). One client for all targets.
+
+Every wait is bounded by the request's one absolute deadline. The upstream connection closes as soon as the iterator does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from meridian_dataplane.adapters.replicas import Replicas
+from meridian_dataplane.adapters.sse import EventStream, EventTooLarge
+from meridian_dataplane.calls import ModelCall, Piece, Usage
+from meridian_dataplane.ports import Clock, ModelFailed
+
+IDLE_S = 5.0
+"""Between two reads of a stream that has begun (H-06)."""
+CONNECT_S = 1.0
+AFTER_FINISH_S = 0.5
+"""For usage and the terminator once the model has finished; both are optional (H-09)."""
+_COMPLETE = frozenset({"stop", "length"})
+
+
+def model_client() -> httpx.AsyncClient:
+    """Its pool has no bound of its own: admission is the bound, and a second one would only time out (G-27)."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=15)
+    return httpx.AsyncClient(limits=limits, timeout=None, follow_redirects=False, trust_env=False)  # noqa: S113
+
+
+class HttpModel:
+    """The Model port over HTTP."""
+
+    def __init__(self, client: httpx.AsyncClient, replicas: Replicas, clock: Clock) -> None:
+        self._client, self._replicas, self._clock = client, replicas, clock
+
+    async def stream(self, call: ModelCall) -> AsyncGenerator[Piece, None]:
+        """See ports.Model."""
+        first_until = min(self._clock.monotonic() + call.first_token_timeout_s, call.deadline_at)
+        response, address = await self._connected(call, first_until)
+        try:
+            async for piece in self._pieces(response, call, first_until):
+                yield piece
+        finally:
+            self._replicas.in_flight[address] -= 1
+            await response.aclose()
+
+    async def _connected(self, call: ModelCall, until: float) -> tuple[httpx.Response, str]:
+        """Response headers of one replica. Another one is tried only where nothing can have been sent."""
+        tried: set[str] = set()
+        while True:
+            try:
+                async with asyncio.timeout(self._left(until)):
+                    address = await self._replicas.pick(call.target.base_url, tried)
+            except OSError as none:
+                raise self._late(call) or ModelFailed("unreachable", type(none).__name__) from None
+            tried.add(address)
+            self._replicas.in_flight[address] += 1
+            try:
+                async with asyncio.timeout(self._left(until)):
+                    response = await self._client.send(_request(self._client, call, address), stream=True)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                self._replicas.in_flight[address] -= 1
+                self._replicas.refused(address)
+                continue
+            except TimeoutError:
+                self._replicas.in_flight[address] -= 1
+                raise self._late(call) or ModelFailed("timeout_first_token") from None
+            except httpx.HTTPError as broken:
+                self._replicas.in_flight[address] -= 1
+                raise ModelFailed("unreachable", type(broken).__name__) from None
+            except BaseException:
+                self._replicas.in_flight[address] -= 1
+                raise
+            if response.status_code != 200:
+                self._replicas.in_flight[address] -= 1
+                await response.aclose()
+                raise ModelFailed("status", str(response.status_code))
+            return response, address
+
+    async def _pieces(
+        self, response: httpx.Response, call: ModelCall, first_until: float
+    ) -> AsyncGenerator[Piece, None]:
+        state = _Answer()
+        source = response.aiter_raw()
+        while True:
+            limit = self._limit(state, call, first_until)
+            try:
+                async with asyncio.timeout(self._left(limit)):
+                    chunk = await anext(source, None)
+            except TimeoutError:
+                if state.finish is not None:
+                    break
+                code = "timeout_idle" if state.begun else "timeout_first_token"
+                raise self._late(call) or ModelFailed(code) from None
+            except httpx.HTTPError as broken:
+                if state.finish is not None:
+                    break
+                raise ModelFailed("truncated", type(broken).__name__) from None
+            if chunk is None:
+                break
+            for text in state.read(chunk):
+                yield Piece(text)
+            if state.terminated:
+                break
+        if state.finish is None:
+            raise ModelFailed("truncated", "no finish reason")
+        yield Piece("", state.finish, state.usage())
+
+    def _limit(self, state: _Answer, call: ModelCall, first_until: float) -> float:
+        if state.finish is not None:
+            return min(self._clock.monotonic() + AFTER_FINISH_S, call.deadline_at + AFTER_FINISH_S)
+        return min(self._clock.monotonic() + IDLE_S, call.deadline_at) if state.begun else first_until
+
+    def _left(self, until: float) -> float:
+        return max(0.0, until - self._clock.monotonic())
+
+    def _late(self, call: ModelCall) -> ModelFailed | None:
+        return ModelFailed("deadline") if self._clock.monotonic() >= call.deadline_at else None
+
+
+class _Answer:
+    """What the frames of one stream have said so far."""
+
+    def __init__(self) -> None:
+        self._frames = EventStream()
+        self._usage: dict[str, int] = {}
+        self.begun = False
+        self.finish: str | None = None
+        self.terminated = False
+
+    def read(self, chunk: bytes) -> list[str]:
+        """Texts in `chunk`. Frames without content (roles, keep-alives) are held back: they are no beginning (H-08)."""
+        texts: list[str] = []
+        try:
+            events = self._frames.feed(chunk)
+        except EventTooLarge:
+            raise ModelFailed("protocol", "event too large") from None
+        for data in events:
+            if data.strip() == b"[DONE]":
+                self.terminated = True
+                break
+            text = self._frame(data)
+            if text:
+                self.begun = True
+                texts.append(text)
+        return texts
+
+    def usage(self) -> Usage | None:
+        """Merged per field, the last value that was not null wins (H-15, H-16)."""
+        if "prompt_tokens" not in self._usage and "completion_tokens" not in self._usage:
+            return None
+        get = self._usage.get
+        return Usage(get("prompt_tokens", 0), get("completion_tokens", 0), get("cached_tokens", 0))
+
+    def _frame(self, data: bytes) -> str:
+        try:
+            frame = json.loads(data)
+        except (ValueError, RecursionError):
+            raise ModelFailed("protocol", "frame is not JSON") from None
+        if not isinstance(frame, dict):
+            raise ModelFailed("protocol", "frame is not an object")
+        if frame.get("error"):
+            raise ModelFailed("status", "error frame")
+        self._note_usage(frame.get("usage"))
+        choices = frame.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict):
+            return ""
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            if reason not in _COMPLETE:
+                raise ModelFailed("protocol", "finish reason")
+            self.finish = reason
+        delta = choice.get("delta")
+        text = delta.get("content") if isinstance(delta, dict) else None
+        return text if isinstance(text, str) else ""
+
+    def _note_usage(self, usage: Any) -> None:
+        if not isinstance(usage, dict):
+            return
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        for name, value in {**usage, "cached_tokens": cached}.items():
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40:
+                self._usage[name] = value
+
+
+def _request(client: httpx.AsyncClient, call: ModelCall, address: str) -> httpx.Request:
+    parts = urlsplit(call.target.base_url)
+    body = {
+        "model": call.target.model,
+        "messages": [
+            {"role": "system", "content": call.system},
+            {"role": "user", "content": call.user},
+        ],
+        "max_tokens": call.max_output_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_salt": call.cache_salt,
+    }
+    headers = {
+        "host": parts.netloc,
+        "accept": "text/event-stream",
+        "accept-encoding": "identity",
+        "x-request-id": call.request_id,
+        "traceparent": call.traceparent,
+    }
+    url = f"{parts.scheme}://{address}{parts.path.rstrip('/')}/v1/chat/completions"
+    timeout = httpx.Timeout(None, connect=CONNECT_S)
+    return client.build_request("POST", url, json=body, headers=headers, timeout=timeout)

@@ -1,0 +1,58 @@
+"""The two ASGI applications: the public one, and the one for probes and metrics on a port of its own."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from meridian_dataplane import routes, trace
+from meridian_dataplane.plane import Plane
+from meridian_dataplane.refusals import Refusal, not_found
+from meridian_dataplane.telemetry import log_failure
+
+
+def public_app(plane: Plane) -> ASGIApp:
+    """What tenants reach. Nothing for debugging is in it (H-33)."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.add_route("/v1/answers", routes.answers(plane), methods=["POST"])
+    app.add_route("/v1/feedback", routes.feedback(plane), methods=["POST"])
+    app.add_route("/v1/documents/{doc_id}", routes.documents(plane), methods=["GET"])
+
+    async def on_http(_: Request, failure: Exception) -> Response:
+        status = failure.status_code if isinstance(failure, HTTPException) else 500
+        refusal = Refusal(405, "method", "Use another method.") if status == 405 else not_found()
+        return routes.refused(refusal, trace.new_request_id(), plane)
+
+    async def on_fault(_: Request, failure: Exception) -> Response:
+        log_failure("request_failed", failure)
+        refusal = Refusal(500, "internal", "Something went wrong.")
+        return routes.refused(refusal, trace.new_request_id(), plane)
+
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_fault)
+    return app
+
+
+def admin_app(plane: Plane) -> ASGIApp:
+    """Probes and metrics. Liveness depends on nothing but this process (IV-29)."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    async def healthz(_: Request) -> Response:
+        return Response("ok")
+
+    async def readyz(_: Request) -> Response:
+        plane.metrics.ready.set(1 if plane.ready else 0)
+        return Response("ready" if plane.ready else "not ready", 200 if plane.ready else 503)
+
+    async def metrics(_: Request) -> Response:
+        plane.live.report_age()
+        return Response(generate_latest(plane.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    app.add_route("/healthz", healthz)
+    app.add_route("/readyz", readyz)
+    app.add_route("/metrics", metrics)
+    return app

@@ -1,0 +1,202 @@
+"""Everything a request runs on, put together once. The server and the evaluation Job build the same plane."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from meridian_api.serving import Snapshot
+from meridian_dataplane.adapters import embedding
+from meridian_dataplane.adapters.http_model import HttpModel, model_client
+from meridian_dataplane.adapters.jwks import JwksKeys
+from meridian_dataplane.adapters.orders import HttpTools, tools_client
+from meridian_dataplane.adapters.postgres import PostgresRole, pool
+from meridian_dataplane.adapters.postgres_documents import PostgresDocuments
+from meridian_dataplane.adapters.postgres_index import PostgresIndex
+from meridian_dataplane.adapters.postgres_records import PostgresRecords
+from meridian_dataplane.adapters.replicas import Replicas
+from meridian_dataplane.breaker import Health
+from meridian_dataplane.clock import SystemClock
+from meridian_dataplane.configuration.live import Live, Source
+from meridian_dataplane.configuration.poll import poll, watch_mount
+from meridian_dataplane.ports import (
+    Clock,
+    Documents,
+    Index,
+    Keys,
+    Model,
+    Records,
+    RoleCheck,
+    StoreUnavailable,
+    Tools,
+    UnsafeRole,
+)
+from meridian_dataplane.refusals import unavailable
+from meridian_dataplane.settings import Settings
+from meridian_dataplane.spool import Spool
+from meridian_dataplane.stages.admit import Admission
+from meridian_dataplane.stages.retrieve import RetryBudget
+from meridian_dataplane.telemetry import Metrics, log, log_failure
+
+_READ_CONNECTIONS, _WRITE_CONNECTIONS = 12, 4
+_SPOOL_DRAIN_S = 5.0
+
+
+@dataclass
+class Plane:
+    """Ports and the little state of one process. `live` holds what it serves by."""
+
+    clock: Clock
+    live: Live
+    keys: Keys
+    index: Index
+    documents: Documents
+    records: Records
+    model: Model
+    tools: Tools
+    role: RoleCheck
+    metrics: Metrics
+    admission: Admission
+    health: Health
+    spool: Spool
+    retries: RetryBudget = field(default_factory=RetryBudget)
+    role_checked: bool = False
+    """Latched: a store that goes away later does not make every replica unready at once (IV-29)."""
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at SIGTERM: not ready any more, still serving."""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the end of the grace: streams that still run get their explicit end."""
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when this process must not serve, whatever the probes say."""
+
+    def snapshot(self) -> Snapshot:
+        """What serves now. Raises Refusal before anything was accepted."""
+        if self.live.snapshot is None:
+            raise unavailable("no_configuration", "This replica has no configuration yet.")
+        return self.live.snapshot
+
+    @property
+    def ready(self) -> bool:
+        """A verified snapshot, a harmless database role, keys to verify tokens with, and not leaving."""
+        keys_ready = getattr(self.keys, "ready", True)
+        return bool(self.live.snapshot is not None and self.role_checked and keys_ready and not self.leaving.is_set())
+
+
+def assemble_plane(
+    *,
+    clock: Clock,
+    live: Live,
+    keys: Keys,
+    index: Index,
+    documents: Documents,
+    records: Records,
+    model: Model,
+    tools: Tools,
+    role: RoleCheck,
+    metrics: Metrics,
+) -> Plane:
+    """A plane over any implementation of its ports; tests pass doubles."""
+    return Plane(
+        clock=clock,
+        live=live,
+        keys=keys,
+        index=index,
+        documents=documents,
+        records=records,
+        model=model,
+        tools=tools,
+        role=role,
+        metrics=metrics,
+        admission=Admission(clock, metrics),
+        health=Health(clock),
+        spool=Spool(records, metrics),
+    )
+
+
+@asynccontextmanager
+async def build_plane(settings: Settings, *, poll_configuration: bool = True) -> AsyncIterator[Plane]:
+    """The real plane with its background work, until the context ends; then rows still pending are written.
+
+    With `poll_configuration` false it serves by what is stored or mounted now, which is what the evaluation Job wants.
+    """
+    clock, metrics = SystemClock(), Metrics()
+    source = Source(
+        service=settings.service,
+        region=settings.region,
+        state_dir=settings.state_dir,
+        mount=settings.config_mount,
+        keys_dir=settings.public_keys_dir,
+        url=settings.config_url,
+        token_file=settings.config_token_file,
+    )
+    async with AsyncExitStack() as stack:
+        models = await stack.enter_async_context(model_client())
+        tools = await stack.enter_async_context(tools_client())
+        reads = pool(settings.database_dsn, permits=_READ_CONNECTIONS, name="reads")
+        writes = pool(settings.database_dsn, permits=_WRITE_CONNECTIONS, name="records")
+        for connections in (reads, writes):
+            await connections.open(wait=False)
+            stack.push_async_callback(connections.close, 2.0)
+        live = Live(source, clock, metrics)
+        keys = JwksKeys(settings.issuers, tools, settings.state_dir, metrics)
+        plane = assemble_plane(
+            clock=clock,
+            live=live,
+            keys=keys,
+            index=PostgresIndex(reads),
+            documents=PostgresDocuments(reads),
+            records=PostgresRecords(writes),
+            model=HttpModel(models, Replicas(clock), clock),
+            tools=HttpTools(tools, settings.endpoints, settings.orders_token_file),
+            role=PostgresRole(writes),
+            metrics=metrics,
+        )
+        await keys.load()
+        await live.start()
+        work: list[Coroutine[Any, Any, None]] = [
+            plane.spool.run(),
+            keys.run(),
+            check_role(plane),
+            asyncio.to_thread(embedding.loaded),
+        ]
+        if poll_configuration:
+            if settings.config_url is not None:
+                work.append(poll(live, source, settings.replica, tools))
+            work.append(watch_mount(live, is_contact=settings.config_url is None))
+        tasks = [asyncio.create_task(_kept_alive(one)) for one in work]
+        try:
+            yield plane
+        finally:
+            await plane.spool.drained(_SPOOL_DRAIN_S)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def check_role(plane: Plane) -> None:
+    """Asks until the store answers. An unsafe role ends the process: row-level security would not hold (T-26)."""
+    while True:
+        try:
+            await plane.role.check()
+        except StoreUnavailable as away:
+            log_failure("role_not_checked", away)
+            await asyncio.sleep(1.0)
+        except UnsafeRole as unsafe:
+            log("role_unsafe", reason=type(unsafe).__name__)
+            plane.failed.set()
+            return
+        else:
+            plane.role_checked = True
+            return
+
+
+async def _kept_alive(work: Coroutine[Any, Any, Any]) -> None:
+    """Background work that ends by a fault of ours is said aloud, not lost with its task."""
+    try:
+        await work
+    except Exception as broken:
+        log_failure("background_work_ended", broken)
+        raise
