@@ -28,6 +28,7 @@ class Served:
     rig: Rig
     url: str
     session: aiohttp.ClientSession
+    writing: asyncio.Task[None]
 
     async def poll(self, token: str | None = TOKEN, **query: Any) -> tuple[int, dict[str, Any]]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -55,7 +56,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     port = runner.addresses[0][1]
     writing = asyncio.create_task(distributor.run())
     async with aiohttp.ClientSession() as session:
-        yield Served(rig, f"http://127.0.0.1:{port}", session)
+        yield Served(rig, f"http://127.0.0.1:{port}", session, writing)
     writing.cancel()
     await runner.cleanup()
 
@@ -125,6 +126,16 @@ async def test_a_silent_api_server_is_503_and_not_204(served: Served) -> None:
     served.rig.cluster.fail = lambda verb, kind, name: Unreachable("down")
     assert (await served.poll(have=1, wait=0.2))[0] == 503
     assert (await served.poll(have=0, wait=0.2))[0] == 503
+
+
+async def test_shutting_down_ends_waiting_polls_at_once(served: Served) -> None:
+    """K-09."""
+    await served.switch("support-1")
+    waiting = asyncio.create_task(served.poll(have=1, wait=20))
+    await asyncio.sleep(0.1)
+    served.writing.cancel()
+    code, _ = await asyncio.wait_for(waiting, 1)
+    assert code == 503
 
 
 async def test_before_the_first_switch_a_poll_waits_in_peace(served: Served) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+
 from meridian_cluster import apiserver, binaries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +53,12 @@ class Server:
         self._client = client
 
     def call(
-        self, verb: str, manifest: dict[str, Any], who: dict[str, Any] | None = None, subresource: str = "", **query: str
+        self,
+        verb: str,
+        manifest: dict[str, Any],
+        who: dict[str, Any] | None = None,
+        subresource: str = "",
+        **query: str,
     ) -> httpx.Response:
         version, kind = manifest["apiVersion"], manifest["kind"]
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"

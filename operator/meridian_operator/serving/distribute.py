@@ -57,14 +57,19 @@ class Distributor:
         self._cluster, self._namespace = cluster, namespace
         self._callers, self._reports, self._wakes = callers, reports, wakes
         self._reads: dict[str, asyncio.Task[Envelope | None]] = {}
+        self._closing = False
 
     def routes(self) -> list[web.RouteDef]:
         """For the application that serves probes and metrics too."""
         return [web.get("/v1/config/{service}", self.answer)]
 
     async def run(self) -> None:
-        """Write reports until cancelled."""
-        await self._reports.run()
+        """Write reports until cancelled; then end every waiting poll at once, so that a rollout is not held up by them."""
+        try:
+            await self._reports.run()
+        finally:
+            self._closing = True
+            self._wakes.notify_all()
 
     async def answer(self, request: web.Request) -> web.Response:
         """200 with a newer envelope, 204 when there is none within `wait`; 400, 401, 403 and 503 with a reason."""
@@ -91,7 +96,7 @@ class Distributor:
         event = self._wakes.register(poll.service)
         heard = False
         try:
-            while True:
+            while not self._closing:
                 event.clear()  # before the read: a change during it wakes the wait below
                 try:
                     envelope = await self._read(poll.service)
@@ -108,6 +113,7 @@ class Distributor:
                         await event.wait()
                 except TimeoutError:
                     pass
+            return _refusal(503, "this replica is shutting down")
         finally:
             self._wakes.release(poll.service, event)
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 
 class Wakeups:
-    """A generation counter and an event per service; a wait that begins before the wake-up never misses it."""
+    """An event per waiter; one that cleared its event before it read never misses a wake-up."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
@@ -16,6 +16,11 @@ class Wakeups:
         """Wake all who wait for `service`. Cheap and safe to call for every event."""
         for event in self._waiting.get(service, ()):
             event.set()
+
+    def notify_all(self) -> None:
+        """Wake everybody."""
+        for service in list(self._waiting):
+            self.notify(service)
 
     def register(self, service: str) -> asyncio.Event:
         """An event that `notify` sets; give it back with `release`."""
