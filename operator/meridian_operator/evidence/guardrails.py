@@ -12,6 +12,8 @@ from meridian_operator.evidence.readings import Metrics, Reading
 REQUIRED = ("error-ratio", "ttft-p95", "answer-p95", "citation-validity")
 SAMPLE_RATIO = "sample-ratio"
 _RATIO_MIN_REQUESTS = 200
+_COST_FACTOR = 3
+"""Times `minRequests` judged: a price that rises because success falls is for the harm guardrail to find and to name."""
 
 
 def from_metrics(metrics: Metrics, limits: Guardrails) -> tuple[Evidence, ...]:
@@ -98,7 +100,7 @@ def _recorded_errors(counts: Counts, limits: Guardrails) -> Evidence:
 
 def _cost(counts: Counts, limits: Guardrails) -> Evidence:
     name, limit = "cost-per-success", limits.max_cost_per_success_usd
-    if counts.judged < limits.min_requests:
+    if counts.judged < _COST_FACTOR * limits.min_requests:
         return _inconclusive(name, "NotEnoughSamples", f"{counts.judged} judged requests")
     if counts.successes == 0:
         return Evidence(

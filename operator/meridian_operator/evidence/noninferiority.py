@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meridian_api.v1alpha1.release import Evidence
+from meridian_api.v1alpha1.release import Evidence, Verdict
 from meridian_operator.planning.canary import PlannedSample, quantile
 
 HARM_LEVEL = 0.999
@@ -80,68 +80,69 @@ def newcombe(candidate: Arm, control: Arm, level: float) -> Interval:
     )
 
 
+@dataclass(frozen=True)
+class _Comparison:
+    """Two arms under one name, and the verdict's common parts."""
+
+    name: str
+    candidate: Arm
+    control: Arm
+    margin: float
+    planned: int | None = None
+
+    def unclear(self, message: str) -> Evidence:
+        return self._evidence("Inconclusive", "NotEnoughSamples", message, None)
+
+    def says(self, verdict: Verdict, reason: str, interval: Interval, level: str) -> Evidence:
+        one, two = self.candidate, self.control
+        message = (
+            f"task success {one.rate:.1%} ({one.successes}/{one.judged}) against {two.rate:.1%} ({two.successes}/{two.judged}),"
+            f" {level} interval [{interval.low:+.3f}, {interval.high:+.3f}], margin {-self.margin:+.3f}"
+        )
+        return self._evidence(verdict, reason, message, interval)
+
+    def _evidence(self, verdict: Verdict, reason: str, message: str, interval: Interval | None) -> Evidence:
+        return Evidence(
+            name=self.name,
+            verdict=verdict,
+            reason=reason,
+            message=message,
+            candidate_n=self.candidate.judged,
+            candidate_successes=self.candidate.successes,
+            control_n=self.control.judged,
+            control_successes=self.control.successes,
+            planned_n=self.planned,
+            interval_low=round(interval.low, 4) if interval else None,
+            interval_high=round(interval.high, 4) if interval else None,
+            value=round(interval.point, 4) if interval else None,
+            limit=-self.margin,
+        )
+
+
 def look(candidate: Arm, control: Arm, planned: PlannedSample, margin: float, alpha: float) -> Evidence:
     """The verdict at the planned n; below it, Inconclusive(NotEnoughSamples) with how far it is."""
-    counted = _counted(TASK_SUCCESS, candidate, control, planned)
+    both = _Comparison(TASK_SUCCESS, candidate, control, margin, planned.candidate)
     if candidate.judged < max(planned.candidate, 1) or control.judged < max(planned.control, 1):
-        return Evidence(
-            **counted,
-            verdict="Inconclusive",
-            reason="NotEnoughSamples",
-            message=f"{candidate.judged} of {planned.candidate} judged requests of the candidate,"
-            f" {control.judged} of {planned.control} of the control",
+        return both.unclear(
+            f"{candidate.judged} of {planned.candidate} judged requests of the candidate,"
+            f" {control.judged} of {planned.control} of the control"
         )
-    interval = newcombe(candidate, control, 1 - 2 * alpha)
-    said = dict(
-        **counted, interval_low=round(interval.low, 4), interval_high=round(interval.high, 4),
-        value=round(interval.point, 4), limit=-margin,
-    )  # fmt: skip
-    told = f"task success {_rates(candidate, control)}, {1 - 2 * alpha:.0%} interval {_span(interval)}, margin {-margin:+.3f}"
+    level = 1 - 2 * alpha
+    interval = newcombe(candidate, control, level)
+    shown = f"{100 * level:g} %"
     if interval.low > -margin:
-        return Evidence(**said, verdict="Pass", reason="NotInferior", message=told)
+        return both.says("Pass", "NotInferior", interval, shown)
     if interval.high < -margin or (interval.high < 0 and interval.point <= -margin):
-        return Evidence(**said, verdict="Fail", reason="Inferior", message=told)
-    return Evidence(**said, verdict="Inconclusive", reason="IntervalHoldsMargin", message=told)
+        return both.says("Fail", "Inferior", interval, shown)
+    return both.says("Inconclusive", "IntervalHoldsMargin", interval, shown)
 
 
 def harm(candidate: Arm, control: Arm, margin: float) -> Evidence:
     """The guardrail at every look: Fail when harm beyond `margin` is already shown at 99.9 %, else nothing is claimed."""
-    counted = _counted(HARM, candidate, control, None)
+    both = _Comparison(HARM, candidate, control, margin)
     if min(candidate.judged, control.judged) < HARM_MIN_PER_ARM:
-        return Evidence(
-            **counted,
-            verdict="Inconclusive",
-            reason="NotEnoughSamples",
-            message=f"fewer than {HARM_MIN_PER_ARM} judged requests in an arm",
-        )
+        return both.unclear(f"fewer than {HARM_MIN_PER_ARM} judged requests in an arm")
     interval = newcombe(candidate, control, HARM_LEVEL)
-    said = dict(
-        **counted, interval_low=round(interval.low, 4), interval_high=round(interval.high, 4),
-        value=round(interval.point, 4), limit=-margin,
-    )  # fmt: skip
-    told = f"task success {_rates(candidate, control)}, 99.9 % interval {_span(interval)}, margin {-margin:+.3f}"
     if interval.high < -margin:
-        return Evidence(**said, verdict="Fail", reason="HarmShown", message=told)
-    return Evidence(**said, verdict="Pass", reason="NoHarmShown", message=told)
-
-
-def _counted(name: str, candidate: Arm, control: Arm, planned: PlannedSample | None) -> dict:
-    return {
-        "name": name,
-        "candidate_n": candidate.judged,
-        "candidate_successes": candidate.successes,
-        "control_n": control.judged,
-        "control_successes": control.successes,
-        "planned_n": planned.candidate if planned else None,
-    }
-
-
-def _rates(candidate: Arm, control: Arm) -> str:
-    return (
-        f"{candidate.rate:.1%} ({candidate.successes}/{candidate.judged})"
-        f" against {control.rate:.1%} ({control.successes}/{control.judged})"
-    )
-
-
-def _span(interval: Interval) -> str:
-    return f"[{interval.low:+.3f}, {interval.high:+.3f}]"
+        return both.says("Fail", "HarmShown", interval, "99.9 %")
+    return both.says("Pass", "NoHarmShown", interval, "99.9 %")

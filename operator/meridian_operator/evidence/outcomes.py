@@ -90,10 +90,10 @@ def parameters(window: Window, now: datetime) -> tuple[object, ...]:
 def tally(rows: Iterable[Mapping[str, Any]], window: Window) -> Tally | None:
     """The rows of `COUNTS`; an arm without rows has zero requests. None when a row is not what the query returns."""
     found: dict[tuple[str, str], Counts] = {}
-    names = tuple(Counts.__dataclass_fields__)
+    names = [name for name in Counts.__dataclass_fields__ if name != "judged_cost_usd"]
     try:
         for row in rows:
-            counts = Counts(**{n: float(row[n]) if n == "judged_cost_usd" else int(row[n]) for n in names})
+            counts = Counts(**{name: int(row[name]) for name in names}, judged_cost_usd=float(row["judged_cost_usd"]))
             if min(counts.__dict__.values()) < 0 or counts.successes > counts.judged or counts.judged > counts.requests:
                 return None
             found[row["release"], row["arm"]] = counts

@@ -72,4 +72,5 @@ def _client(url: str) -> Any:
     from prometheus_api_client import PrometheusConnect
     from urllib3.util.retry import Retry
 
-    return PrometheusConnect(url=url, retry=Retry(total=0))
+    connect: Any = PrometheusConnect  # the package ships no types, and its classes hide behind __getattr__
+    return connect(url=url, retry=Retry(total=0))

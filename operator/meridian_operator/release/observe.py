@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from pydantic import ValidationError
 
@@ -123,11 +122,12 @@ async def _problems(world: World, key: Key, spec: ReleaseSpec) -> tuple[Problem,
         sources = await gather_sources(world.cluster, key.namespace, spec.service, world.settings.region, [key.name])
     except ClusterError as error:
         return Unreadable("references", str(error)[:300])
-    for part in (golden, epochs):
-        if isinstance(part, Unreadable):
-            return part
-    states = {e["metadata"]["name"]: _epoch_status(e) for e in epochs if not isinstance(epochs, Unreadable)}
-    data = golden.get("data") or {} if isinstance(golden, Mapping) else None
+    if isinstance(golden, Unreadable):
+        return golden
+    if isinstance(epochs, Unreadable):
+        return epochs
+    states = {e["metadata"]["name"]: _epoch_status(e) for e in epochs}
+    data = None if golden is None else golden.get("data") or {}
     return check(key.name, spec, sources, data, states)
 
 

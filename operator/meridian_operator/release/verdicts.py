@@ -29,11 +29,12 @@ def watched(seen: Seen, spec: ReleaseSpec, *, in_canary: bool) -> tuple[Evidence
         why = seen.tally.why if isinstance(seen.tally, Unreadable) else "the records were not read"
         names = guardrails.RECORDED + ((HARM, guardrails.SAMPLE_RATIO) if in_canary else ())
         return found + guardrails.unreadable(names, "RecordsUnreadable", why[:300])
-    found += guardrails.from_records(seen.tally.candidate, limits, spec.eval.min_citation_validity)
-    if in_canary:
-        both = (_judged(seen.tally.candidate), _judged(seen.tally.control))
-        found += (harm(*both, spec.rollout.canary.margin), guardrails.sample_ratio(seen.tally, seen.weight))
-    return found
+    recorded = guardrails.from_records(seen.tally.candidate, limits, spec.eval.min_citation_validity)
+    if not in_canary:
+        return (*found, *recorded)
+    both = (_judged(seen.tally.candidate), _judged(seen.tally.control))
+    harmed = harm(*both, spec.rollout.canary.margin)
+    return (*found, harmed, *recorded, guardrails.sample_ratio(seen.tally, seen.weight))
 
 
 def taken_look(seen: Seen, spec: ReleaseSpec) -> Evidence:
