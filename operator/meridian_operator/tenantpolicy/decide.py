@@ -62,7 +62,8 @@ def say_that_the_store_is_silent(seen: Observed, now: datetime) -> Plan | None:
     if not isinstance(seen.epochs, Unreadable):
         return None
     say = Say("StoreReady", None, "StoreUnreadable", f"{seen.epochs.source}: {seen.epochs.why}")
-    phase = "Onboarded" if is_true(seen.object.get("status"), "StoreReady") else "Onboarding"
+    known = (seen.object.get("status") or {}).get("phase") == "Onboarded"
+    phase = "Onboarded" if known else "Onboarding"
     return Plan(
         "say_that_the_store_is_silent", status=_status(seen, kstatus(ACCEPTED, say), phase, now), look_again=SOON
     )
