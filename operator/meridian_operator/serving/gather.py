@@ -28,15 +28,12 @@ async def gather_sources(
 ) -> Sources:
     """The live world for `releases` of `service`. Raises ClusterError when any part did not answer."""
     names = sorted(set(releases))
-    found = await asyncio.gather(
-        cluster.list("InferencePool", namespace),
-        cluster.list("IndexEpoch", namespace),
-        cluster.list("TenantPolicy", namespace),
-        *(_get(cluster, "Release", namespace, name) for name in names),
+    (pools, epochs, policies), found = await asyncio.gather(
+        asyncio.gather(*(cluster.list(kind, namespace) for kind in ("InferencePool", "IndexEpoch", "TenantPolicy"))),
+        asyncio.gather(*(_get(cluster, "Release", namespace, name) for name in names)),
     )
-    pools, epochs, policies = found[:3]
     unreadable: dict[str, str] = {}
-    release_specs = _specs(ReleaseSpec, [item for item in found[3:] if item is not None], unreadable)
+    release_specs = _specs(ReleaseSpec, [item for item in found if item is not None], unreadable)
     wanted = {spec.prompt.name for spec in release_specs.values()}
     wanted |= {tool.config_map.name for spec in release_specs.values() for tool in spec.tools}
     maps = await asyncio.gather(*(_get(cluster, "ConfigMap", namespace, name) for name in sorted(wanted)))

@@ -18,7 +18,7 @@ from meridian_operator.serving.compile import Compiled, Pointer, Problem, Stamp,
 from meridian_operator.serving.copies import config_map
 from meridian_operator.serving.shrinkage import APART_SECONDS
 from meridian_operator.serving.stored import reason_to_write
-from meridian_operator.servingconfig.observe import Observed
+from meridian_operator.servingconfig.seen import Observed
 
 QUIET = timedelta(seconds=2)
 """Between two generations for changes of content: a GitOps run that edits twenty tenants makes a few, not twenty."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from meridian_api.serving import ServingTenant, Snapshot
-from meridian_operator.cluster import ClusterError, Key, Manifest, Unreadable, find
+from meridian_operator.cluster import ClusterError, Key, Unreadable, find
 from meridian_operator.converge import World
 from meridian_operator.serving import shrinkage, wakeups
-from meridian_operator.serving.compile import Pointer, Problem, Sources
+from meridian_operator.serving.compile import Pointer, Problem
 from meridian_operator.serving.gather import (
     gather_sources,
     keep_unreadable_tenants,
@@ -18,21 +17,7 @@ from meridian_operator.serving.gather import (
 )
 from meridian_operator.serving.shrinkage import Settled
 from meridian_operator.serving.sign import KeyUnusable
-from meridian_operator.serving.stored import Stored
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What `decide` reads. `sources` is None when the payload gives no pointer to compile for."""
-
-    object: Manifest
-    stored: Stored
-    key_id: str
-    sources: Sources | None
-    settled: Settled
-    problems: tuple[Problem, ...]
-    copy: Manifest | None
-    """The ConfigMap that data-plane pods mount."""
+from meridian_operator.servingconfig.seen import Observed
 
 
 async def observe(key: Key, world: World) -> Observed | Unreadable | None:
