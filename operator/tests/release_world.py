@@ -125,5 +125,6 @@ def in_bake(*, observed: int = 0, last: float | None = 2, **changes: Any) -> See
     if last is not None:
         more["bakeLastLook"] = timestamp(NOW - timedelta(seconds=last))
     stored = changes.pop("stored", None) or status("Bake", **more)
-    parts: dict[str, Any] = {"live": live(changes.get("name", NAME)), "tally": tally(control=Counts()), "metrics": metrics(), **changes}
+    world = {"live": live(changes.get("name", NAME)), "tally": tally(control=Counts()), "metrics": metrics()}
+    parts: dict[str, Any] = {**world, **changes}
     return seen(stored, **parts)

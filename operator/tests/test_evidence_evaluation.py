@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from meridian_operator.evidence.evaluation import gates
 from release_world import GOOD_REPORT, a_spec
+
+from meridian_operator.evidence.evaluation import gates
 
 FLOORS = a_spec().eval
 JSON = st.recursive(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from meridian_api.v1alpha1.release import Guardrails
 from meridian_operator.evidence import guardrails
 from meridian_operator.evidence.outcomes import COUNTS, Counts, Tally, Window, parameters, tally

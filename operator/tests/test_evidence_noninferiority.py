@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from meridian_operator.evidence.noninferiority import Arm, harm, look, newcombe, wilson
 from meridian_operator.planning.canary import PlannedSample, plan_non_inferiority
 

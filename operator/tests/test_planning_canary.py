@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from meridian_operator.planning.canary import (
     plan_non_inferiority,
     seconds_to_collect,

@@ -6,12 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from meridian_operator.cluster import Unreadable
-from meridian_operator.conditions import is_true
-from meridian_operator.evidence.readings import Reading
-from meridian_operator.plan import Plan
-from meridian_operator.release.decide import decide
-from meridian_operator.release.seen import Live, Problem, Seen, Sibling
 from release_world import (
     BEFORE,
     EMPTY,
@@ -31,6 +25,13 @@ from release_world import (
     status,
     tally,
 )
+
+from meridian_operator.cluster import Unreadable
+from meridian_operator.conditions import is_true
+from meridian_operator.evidence.readings import Reading
+from meridian_operator.plan import Plan
+from meridian_operator.release.decide import decide
+from meridian_operator.release.seen import Live, Problem, Seen, Sibling
 
 FIRST = a_spec(rollbackTo=None)
 
