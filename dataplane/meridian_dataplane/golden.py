@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from meridian_api.digest import configmap_digest
 from meridian_api.meta import ApiModel, TenantId
 
 MAX_CASES = 5000
@@ -50,6 +51,17 @@ def load(path: Path) -> tuple[GoldenCase, ...]:
         except (ValueError, RecursionError) as wrong:
             raise BadGoldenSet(f"line {number}: not JSON") from wrong
     return _whole(cases)
+
+
+def digest(path: Path) -> str:
+    """The digest by which the ConfigMap that `path` is mounted from is pinned: over all of its files."""
+    files = {file.name: file.read_text(encoding="utf-8") for file in path.parent.iterdir() if _is_data(file)}
+    return configmap_digest(files)
+
+
+def _is_data(file: Path) -> bool:
+    # The kubelet keeps its own bookkeeping beside the data, in names that begin with two dots.
+    return file.is_file() and not file.name.startswith("..")
 
 
 def _whole(cases: Sequence[GoldenCase]) -> tuple[GoldenCase, ...]:

@@ -32,7 +32,7 @@ class Unembeddable(ValueError):
 
 @lru_cache(maxsize=1)
 def _model() -> Any:
-    import wordllama  # noqa: PLC0415  heavy, and only needed once a question or a document is there
+    import wordllama  # heavy, and only needed once a question or a document is there
 
     if wordllama.__version__ != REVISION.rsplit("-", 1)[1]:
         raise RuntimeError(f"wordllama {wordllama.__version__} is installed, but vectors are declared as {IDENT}")

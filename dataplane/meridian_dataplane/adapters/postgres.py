@@ -33,7 +33,12 @@ def pool(dsn: str, *, permits: int, name: str = "store") -> Pool:
         open=False,
         name=name,
         connection_class=psycopg.AsyncConnection[Row],
-        kwargs={"options": _OPTIONS, "row_factory": dict_row, "connect_timeout": 3, "application_name": f"meridian-{name}"},
+        kwargs={
+            "options": _OPTIONS,
+            "row_factory": dict_row,
+            "connect_timeout": 3,
+            "application_name": f"meridian-{name}",
+        },
         max_lifetime=1800,
         reconnect_timeout=10,
     )

@@ -11,7 +11,8 @@ from meridian_dataplane.calls import CitedChunk, Document
 
 _CURRENT: LiteralString = """
 select wanted.place
-from unnest(%(docs)s::text[], %(versions)s::bigint[], %(chunks)s::text[]) with ordinality as wanted (doc_id, version, chunk_id, place)
+from unnest(%(docs)s::text[], %(versions)s::bigint[], %(chunks)s::text[]) with ordinality
+  as wanted (doc_id, version, chunk_id, place)
 join meridian.documents d on d.tenant_id = %(tenant)s::text and d.epoch = %(epoch)s::text and d.doc_id = wanted.doc_id
  and d.current_version = wanted.version and not d.deleted and d.acl_groups && %(groups)s::text[]
 join meridian.chunks c on c.tenant_id = %(tenant)s::text and c.epoch = %(epoch)s::text and c.doc_id = wanted.doc_id

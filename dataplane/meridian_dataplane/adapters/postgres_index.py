@@ -156,7 +156,10 @@ def reranked(found: Sequence[tuple[Passage, float]]) -> list[Passage]:
     return [
         passage
         for passage, _ in sorted(
-            ((replace(p, score=p.score * 60 + COVERAGE_WEIGHT * coverage), place) for place, (p, coverage) in enumerate(found)),
+            (
+                (replace(p, score=p.score * 60 + COVERAGE_WEIGHT * coverage), place)
+                for place, (p, coverage) in enumerate(found)
+            ),
             key=lambda one: (-one[0].score, one[1]),
         )
     ]

@@ -27,13 +27,14 @@ SUCCESS = {
 _WRITE: LiteralString = """
 insert into meridian.request_records
   (tenant_id, request_id, conversation_id, subject_hash, service, region, release, arm, generation, app_version, prompt, model,
-   target_region, epoch, embedding_model, tools, tool_outcome, canary_eligible, state, outcome, error_code, degraded, abstained,
-   input_tokens, output_tokens, cached_input_tokens, usage_estimated, cost_usd, ttft_ms, total_ms, stage_ms, retrieved, citations,
+   target_region, epoch, embedding_model, tools, tool_outcome, canary_eligible, state, stream_state, error_code, degraded,
+   abstained, input_tokens, output_tokens, cached_input_tokens, usage_estimated, cost_usd, ttft_ms, total_ms, stage_ms, retrieved, citations,
    citations_total, citations_invalid, uncited_claims, stale_config, traceparent, started_at, finished_at)
 values
   (%(tenant)s, %(request)s, %(conversation)s, %(subject)s, %(service)s, %(region)s, %(release)s, %(arm)s, %(generation)s,
    %(app_version)s, %(prompt)s, %(model)s, %(target_region)s, %(epoch)s, %(embedding)s, %(tools)s, %(tool_outcome)s,
-   %(eligible)s, %(state)s, %(outcome)s, %(error)s, %(degraded)s, %(abstained)s, %(input)s, %(output)s, %(cached)s, %(estimated)s,
+   %(eligible)s, %(state)s, %(stream_state)s, %(error)s, %(degraded)s, %(abstained)s, %(input)s, %(output)s, %(cached)s,
+   %(estimated)s,
    %(cost)s, %(ttft)s, %(total)s, %(stages)s, %(retrieved)s, %(citations)s, %(citations_total)s, %(citations_invalid)s,
    %(uncited)s, %(stale)s, %(traceparent)s, least(%(created)s::timestamptz, now()), now())
 on conflict (tenant_id, request_id) do nothing
@@ -81,7 +82,10 @@ class PostgresRecords:
     async def write_all(self, records: Sequence[RequestRecord]) -> None:
         """Many records, one transaction a tenant. Raises StoreUnavailable; what was written before stays, repeating is safe."""
         for tenant, group in groupby(sorted(records, key=lambda r: r.tenant_id), key=lambda r: r.tenant_id):
-            async with tenant_transaction(self.connections, tenant, self.timeout_s) as connection, connection.cursor() as cursor:
+            async with (
+                tenant_transaction(self.connections, tenant, self.timeout_s) as connection,
+                connection.cursor() as cursor,
+            ):
                 await cursor.executemany(_WRITE, [_parameters(record) for record in group])
 
     async def audit(self, row: ToolAudit) -> None:
@@ -139,8 +143,8 @@ def _parameters(record: RequestRecord) -> dict[str, Any]:
         "tools": Jsonb(record.tools),
         "tool_outcome": record.tool_outcome or "",
         "eligible": record.canary_eligible,
-        "state": record.state,
-        "outcome": record.outcome,
+        "state": record.outcome,
+        "stream_state": record.state,
         "error": record.error_code or "",
         "degraded": record.degraded,
         "abstained": record.abstained,

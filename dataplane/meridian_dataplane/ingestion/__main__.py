@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psycopg
 
-from meridian_api.digest import sha256_hex
 from meridian_api.v1alpha1.indexepoch import IndexEpochSpec
 from meridian_dataplane import golden
 from meridian_dataplane.ingestion import building, progress, recall
@@ -61,7 +60,7 @@ def run(shard: Shard, dsn: str, golden_file: Path) -> int:
             except golden.BadGoldenSet as wrong:
                 progress.end_shard(connection, shard.epoch, shard.index, f"golden set: {wrong}")
                 return WRONG_INPUT
-            digest = sha256_hex(golden_file.read_bytes())
+            digest = golden.digest(golden_file)
         found = progress.complete(connection, shard.epoch, measured, digest)
         log.info("epoch %s is built: %s", shard.epoch.name, json.dumps(found))
     return 0

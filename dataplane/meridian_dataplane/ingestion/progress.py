@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
 
-import psycopg
+from psycopg import sql
 
 from meridian_api.v1alpha1.indexepoch import IndexEpochSpec
 from meridian_dataplane.ingestion.publishing import Connection, Place, as_tenant
@@ -73,7 +73,8 @@ def _empty(connection: Connection, epoch: Epoch) -> None:
     for tenant in epoch.spec.tenants:
         connection.execute("select set_config('app.tenant', %s, true)", [tenant])
         for table in ("chunks", "documents", "document_versions", "epoch_sources"):
-            connection.execute(f"delete from meridian.{table} where tenant_id = %s and epoch = %s", [tenant, epoch.name])
+            gone = sql.SQL("delete from meridian.{} where tenant_id = %s and epoch = %s").format(sql.Identifier(table))
+            connection.execute(gone, [tenant, epoch.name])
     connection.execute("delete from meridian.epoch_shards where epoch = %s", [epoch.name])
     connection.execute(
         "update meridian.epochs set state = 'building', documents = 0, documents_total = 0, chunks = 0, bad_lines = 0,"
@@ -167,5 +168,5 @@ def fingerprint(contents: Sequence[str]) -> str:
     return "sha256:" + hashlib.sha256("\n".join(sorted(contents)).encode()).hexdigest()
 
 
-def _rows(connection: psycopg.Connection[Any], query: str, parameters: list[Any]) -> list[Any]:
-    return connection.execute(query.encode(), parameters).fetchall()
+def _rows(connection: Connection, query: LiteralString, parameters: list[Any]) -> list[Any]:
+    return connection.execute(query, parameters).fetchall()

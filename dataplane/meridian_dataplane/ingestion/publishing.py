@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from meridian_dataplane import normaliser
 from meridian_dataplane.adapters import embedding
@@ -83,10 +84,10 @@ def republish(connection: Connection, place: Place, document: SourceDocument, kn
     if known.version == document.version:
         with as_tenant(connection, place.tenant):
             for table in ("documents", "chunks"):
-                connection.execute(
-                    f"update meridian.{table} set acl_groups = %s::text[] where tenant_id = %s and epoch = %s and doc_id = %s",
-                    [list(document.acl_groups), place.tenant, place.epoch, document.doc_id],
-                )
+                changed = sql.SQL(
+                    "update meridian.{} set acl_groups = %s::text[] where tenant_id = %s and epoch = %s and doc_id = %s"
+                ).format(sql.Identifier(table))
+                connection.execute(changed, [list(document.acl_groups), place.tenant, place.epoch, document.doc_id])
         return True
 
     def write() -> None:

@@ -139,8 +139,8 @@ create table if not exists meridian.request_records (
   tool_outcome        text not null default '',
   canary_eligible     boolean not null default false,
   cache_hit           boolean not null default false,
-  state               text not null,                 -- of the stream: terminal | incomplete | cancelled | ...
-  outcome             text not null check (outcome in ('answered', 'degraded', 'error', 'refused', 'cancelled')),
+  state               text not null check (state in ('answered', 'degraded', 'error', 'refused', 'cancelled')),
+  stream_state        text not null default '',      -- where its stream ended: terminal | incomplete | cancelled | ...
   error_code          text not null default '',
   degraded            text not null default 'full',  -- step of the ladder
   abstained           boolean not null default false,
