@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -21,13 +20,13 @@ def rig(tmp_path: Path) -> Rig:
     return Rig(tmp_path)
 
 
-def start(rig: Rig, serving: str = "support-1", candidate: str | None = None, weight: int = 0) -> None:
-    asyncio.run(commit(rig.switch(serving, candidate, weight), rig.world, NAMESPACE))
+async def start(rig: Rig, serving: str = "support-1", candidate: str | None = None, weight: int = 0) -> None:
+    await commit(rig.switch(serving, candidate, weight), rig.world, NAMESPACE)
 
 
-def test_the_first_switch_makes_object_and_copy(rig: Rig) -> None:
+async def test_the_first_switch_makes_object_and_copy(rig: Rig) -> None:
     """S-32, F-12."""
-    start(rig)
+    await start(rig)
     assert rig.snapshot.serving.release == "support-1"
     assert (rig.snapshot.generation, rig.snapshot.lease_epoch) == (1, 3)
     copied = json.loads(rig.copy["data"]["envelope.json"])
@@ -35,108 +34,108 @@ def test_the_first_switch_makes_object_and_copy(rig: Rig) -> None:
     assert copied["generation"] == 1
 
 
-def test_a_switch_from_an_old_view_changes_nothing(rig: Rig) -> None:
+async def test_a_switch_from_an_old_view_changes_nothing(rig: Rig) -> None:
     """IV-01, K-13: somebody wrote since the decision was made."""
-    start(rig)
+    await start(rig)
     old = rig.switch("support-2")
-    start(rig, "support-1", "support-2", 5)
+    await start(rig, "support-1", "support-2", 5)
     with pytest.raises(Conflict):
-        asyncio.run(commit(old, rig.world, NAMESPACE))
+        await commit(old, rig.world, NAMESPACE)
     assert rig.snapshot.serving.release == "support-1"
 
 
-def test_a_deposed_leader_is_refused_by_the_server(rig: Rig) -> None:
+async def test_a_deposed_leader_is_refused_by_the_server(rig: Rig) -> None:
     """K-06, IV-05."""
-    start(rig)
+    await start(rig)
     rig.epoch = 2
     with pytest.raises(Refused):
-        start(rig, "support-1", "support-2", 5)
+        await start(rig, "support-1", "support-2", 5)
     assert rig.snapshot.candidate is None
 
 
-def test_a_rollback_is_a_new_generation_with_old_content(rig: Rig) -> None:
+async def test_a_rollback_is_a_new_generation_with_old_content(rig: Rig) -> None:
     """F-07."""
-    start(rig)
-    start(rig, "support-2")
-    start(rig, "support-1")
+    await start(rig)
+    await start(rig, "support-2")
+    await start(rig, "support-1")
     assert (rig.snapshot.generation, rig.snapshot.serving.release) == (3, "support-1")
 
 
-def test_the_next_generation_is_above_what_any_replica_accepted(rig: Rig) -> None:
+async def test_the_next_generation_is_above_what_any_replica_accepted(rig: Rig) -> None:
     """F-07, IV-07: etcd was restored from an older backup; the kind heals it without a switch."""
-    start(rig)
+    await start(rig)
     rig.status(highestAccepted=41, replicas=[{"replica": "dp-1", "generation": 41}])
-    asyncio.run(rig.look(2))
+    await rig.look(2)
     assert rig.snapshot.generation == 42
     rig.cluster.writes.clear()
-    asyncio.run(rig.look(5))
+    await rig.look(5)
     assert rig.cluster.writes == []
 
 
-def test_a_switch_to_what_cannot_be_compiled_names_every_missing_piece(rig: Rig) -> None:
-    start(rig)
+async def test_a_switch_to_what_cannot_be_compiled_names_every_missing_piece(rig: Rig) -> None:
+    await start(rig)
     rig.cluster.remove("Release", NAMESPACE, "support-2")
     with pytest.raises(CannotCompile, match="Release support-2 does not exist"):
-        start(rig, "support-1", "support-2", 5)
+        await start(rig, "support-1", "support-2", 5)
     assert rig.snapshot.generation == 1
 
 
-def test_sigkill_between_the_two_writes_heals_at_the_next_look(rig: Rig) -> None:
+async def test_sigkill_between_the_two_writes_heals_at_the_next_look(rig: Rig) -> None:
     """K-15, K-17."""
-    start(rig)
+    await start(rig)
     rig.cluster.fail = lambda verb, kind, name: (
         Unreachable("killed") if (verb, kind) == ("apply", "ConfigMap") else None
     )
     with pytest.raises(Unreachable):
-        start(rig, "support-1", "support-2", 50)
+        await start(rig, "support-1", "support-2", 50)
     rig.cluster.fail = lambda *_: None
     assert json.loads(rig.copy["data"]["envelope.json"])["generation"] == 1
-    asyncio.run(rig.look())
+    await rig.look()
     assert json.loads(rig.copy["data"]["envelope.json"])["generation"] == 2
 
 
-def test_a_copy_edited_by_hand_is_put_right(rig: Rig) -> None:
+async def test_a_copy_edited_by_hand_is_put_right(rig: Rig) -> None:
     """K-20."""
-    start(rig)
+    await start(rig)
     rig.cluster.put({**rig.copy, "data": {"envelope.json": "{}"}})
-    asyncio.run(rig.look())
+    await rig.look()
     assert json.loads(rig.copy["data"]["envelope.json"])["generation"] == 1
 
 
-def test_the_same_switch_twice_writes_once(rig: Rig) -> None:
+async def test_the_same_switch_twice_writes_once(rig: Rig) -> None:
     """K-16."""
-    start(rig)
+    await start(rig)
     rig.cluster.writes.clear()
-    start(rig)
+    await start(rig)
     assert rig.cluster.writes == []
 
 
-def test_a_quiet_world_is_never_written(rig: Rig) -> None:
+async def test_a_quiet_world_is_never_written(rig: Rig) -> None:
     """K-27, IV-04."""
-    start(rig)
-    asyncio.run(rig.look(2))
+    await start(rig)
+    await rig.look(2)
     rig.cluster.writes.clear()
-    asyncio.run(rig.look(20))
+    await rig.look(20)
     assert rig.cluster.writes == []
 
 
 @pytest.mark.parametrize("change", ["tenant", "price"])
-def test_changed_content_becomes_a_new_generation_under_the_same_pointer(rig: Rig, change: str) -> None:
-    start(rig, "support-1", "support-2", 25)
+async def test_changed_content_becomes_a_new_generation_under_the_same_pointer(rig: Rig, change: str) -> None:
+    await start(rig, "support-1", "support-2", 25)
     if change == "tenant":
         rig.tenants("acme", "globex")
     else:
         rig.put("InferencePool", "qwen", {**POOL, "price": {"inputUsd": 2.0}})
-    asyncio.run(rig.look(3))
+    await rig.look(3)
     snapshot = rig.snapshot
     assert snapshot.generation == 2
     assert snapshot.candidate is not None
     assert (snapshot.candidate.weight_percent, snapshot.candidate.salt) == (25, "salt")
 
 
-def test_many_edits_at_once_make_few_generations(rig: Rig) -> None:
+async def test_many_edits_at_once_make_few_generations(rig: Rig) -> None:
     """Changes gather while the last generation is a moment old."""
-    start(rig)
+    await start(rig)
     rig.tenants("acme", "b")
 
     async def edits() -> None:
@@ -148,98 +147,100 @@ def test_many_edits_at_once_make_few_generations(rig: Rig) -> None:
             await converge(KEY, KIND, rig.world)
             rig.tenants("acme", *(f"t{number}" for number in range(count)))
 
-    asyncio.run(edits())
+    await edits()
     assert rig.snapshot.generation == 1
-    asyncio.run(rig.look(2))
+    await rig.look(2)
     assert rig.snapshot.generation == 2
 
 
-def test_a_list_that_lost_many_tenants_is_believed_when_seen_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_that_lost_many_tenants_is_believed_when_seen_twice(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F-03, F-04."""
     names = [f"t{number}" for number in range(10)]
     rig.tenants(*names)
-    start(rig)
+    await start(rig)
     rig.tenants(*names[:3])
     at = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: at[0])
-    asyncio.run(rig.look())
+    await rig.look()
     assert len(rig.snapshot.tenants) == 10
     at[0] += 30
-    asyncio.run(rig.look())
+    await rig.look()
     assert len(rig.snapshot.tenants) == 3
     assert rig.snapshot.shrink_confirmed
 
 
-def test_a_switch_during_a_doubtful_shrink_goes_on_with_the_tenants_it_knew(rig: Rig) -> None:
+async def test_a_switch_during_a_doubtful_shrink_goes_on_with_the_tenants_it_knew(rig: Rig) -> None:
     """IV-03, F-04: a rollback waits for no second look."""
     names = [f"t{number}" for number in range(10)]
     rig.tenants(*names)
-    start(rig, "support-2")
+    await start(rig, "support-2")
     rig.tenants(*names[:3])
-    start(rig, "support-1")
+    await start(rig, "support-1")
     assert rig.snapshot.serving.release == "support-1"
     assert len(rig.snapshot.tenants) == 10
 
 
-def test_one_offboarded_tenant_goes_at_once(rig: Rig) -> None:
+async def test_one_offboarded_tenant_goes_at_once(rig: Rig) -> None:
     rig.tenants("acme", "globex")
-    start(rig)
+    await start(rig)
     rig.tenants("acme")
-    asyncio.run(rig.look())
+    await rig.look()
     assert [tenant.tenant_id for tenant in rig.snapshot.tenants] == ["acme"]
 
 
-def test_a_missing_reference_keeps_the_last_good_one_and_says_so(rig: Rig) -> None:
+async def test_a_missing_reference_keeps_the_last_good_one_and_says_so(rig: Rig) -> None:
     """K-35."""
-    start(rig)
+    await start(rig)
     rig.cluster.remove("ConfigMap", NAMESPACE, "prompt-1")
-    asyncio.run(rig.look(2))
+    await rig.look(2)
     assert rig.snapshot.generation == 1
     (accepted,) = rig.stored["status"]["conditions"]
     assert "ConfigMap prompt-1 does not exist" in accepted["message"]
     rig.cluster.writes.clear()
-    asyncio.run(rig.look(3))
+    await rig.look(3)
     assert rig.cluster.writes == []
 
 
-def test_a_read_that_fails_half_way_publishes_nothing(rig: Rig) -> None:
+async def test_a_read_that_fails_half_way_publishes_nothing(rig: Rig) -> None:
     """F-09."""
-    start(rig)
+    await start(rig)
     rig.tenants("acme", "globex")
     rig.cluster.fail = lambda verb, kind, name: Unreachable("503") if (verb, kind) == ("list", "IndexEpoch") else None
     with pytest.raises(Exception, match="503"):
-        asyncio.run(rig.look())
+        await rig.look()
     assert rig.snapshot.generation == 1
 
 
-def test_a_rotated_key_signs_anew(rig: Rig) -> None:
+async def test_a_rotated_key_signs_anew(rig: Rig) -> None:
     """F-10."""
-    start(rig)
+    await start(rig)
     write_key(rig.folder, "key-2")
-    asyncio.run(rig.look(2))
+    await rig.look(2)
     assert (rig.stored["spec"]["keyId"], rig.snapshot.generation) == ("key-2", 2)
 
 
-def test_a_tampered_payload_is_never_spread(rig: Rig) -> None:
+async def test_a_tampered_payload_is_never_spread(rig: Rig) -> None:
     """F-06: what stands there is not ours; the copy stays as it was."""
-    start(rig)
+    await start(rig)
     before = rig.copy["data"]
     rig.cluster.put({**rig.stored, "spec": {**rig.stored["spec"], "signature": "AAAA"}})
-    asyncio.run(rig.look(2))
+    await rig.look(2)
     assert rig.copy["data"] == before
     assert rig.stored["status"]["conditions"][0]["reason"] == "PayloadUnusable"
 
 
-def test_a_second_policy_for_the_same_tokens_takes_nothing_from_the_first(rig: Rig) -> None:
+async def test_a_second_policy_for_the_same_tokens_takes_nothing_from_the_first(rig: Rig) -> None:
     """IV-10: the older one keeps its identity."""
     from serving_world import tenant_wire
 
     rig.put("TenantPolicy", "thief", {**tenant_wire("acme"), "tenantId": "thief"})
-    start(rig)
+    await start(rig)
     assert [tenant.tenant_id for tenant in rig.snapshot.tenants] == ["acme"]
 
 
-def test_no_key_material_in_what_is_printed_or_raised(rig: Rig) -> None:
+async def test_no_key_material_in_what_is_printed_or_raised(rig: Rig) -> None:
     """IV-13."""
     from meridian_operator.serving.sign import KeyUnusable, load_key
 
@@ -252,7 +253,7 @@ def test_no_key_material_in_what_is_printed_or_raised(rig: Rig) -> None:
     assert "SECRET-BYTES" not in str(raised.value)
 
 
-def test_a_wrong_service_is_refused(rig: Rig) -> None:
+async def test_a_wrong_service_is_refused(rig: Rig) -> None:
     rig.put("Release", "support-2", release_wire(service="sales"))
     with pytest.raises(CannotCompile, match="sales"):
-        start(rig, "support-2")
+        await start(rig, "support-2")
