@@ -28,7 +28,8 @@ _WRITE: LiteralString = """
 insert into meridian.request_records
   (tenant_id, request_id, conversation_id, subject_hash, service, region, release, arm, generation, app_version, prompt, model,
    target_region, epoch, embedding_model, tools, tool_outcome, canary_eligible, state, stream_state, error_code, degraded,
-   abstained, input_tokens, output_tokens, cached_input_tokens, usage_estimated, cost_usd, ttft_ms, total_ms, stage_ms, retrieved, citations,
+   abstained, input_tokens, output_tokens, cached_input_tokens, usage_estimated, cost_usd, ttft_ms, total_ms,
+   stage_ms, retrieved, citations,
    citations_total, citations_invalid, uncited_claims, stale_config, traceparent, started_at, finished_at)
 values
   (%(tenant)s, %(request)s, %(conversation)s, %(subject)s, %(service)s, %(region)s, %(release)s, %(arm)s, %(generation)s,
