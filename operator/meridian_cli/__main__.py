@@ -29,6 +29,7 @@ COMMANDS = {
     "down": Command("meridian_cli.cluster", "end it, leaving nothing behind", "down"),
     "ask": Command("meridian_cli.ask", "ask one question"),
     "token": Command("meridian_cli.token", "mint a development token"),
+    "digest": Command("meridian_cli.digest", "the digest of a ConfigMap in a file"),
     "traffic": Command("meridian_cli.traffic", "ask at a steady rate and report"),
     "demo": Command("meridian_cli.demo", "the whole story, narrated"),
 }

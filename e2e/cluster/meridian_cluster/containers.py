@@ -7,6 +7,7 @@ warm start; containers and their state live in the state folder and end with `do
 from __future__ import annotations
 
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from meridian_cluster import layout, processes, waiting
@@ -65,10 +66,8 @@ def end_all() -> None:
         return
     for task in ctr("tasks", "ls", "-q", check=False).stdout.split():
         ctr("tasks", "kill", "-s", "SIGKILL", task, check=False)
-    try:
+    with suppress(waiting.WaitedTooLong):  # `tasks rm -f` kills again
         waiting.until("containers to end", _none_running, seconds=5, every=0.1)
-    except waiting.WaitedTooLong:
-        pass  # `tasks rm -f` kills again
     for task in ctr("tasks", "ls", "-q", check=False).stdout.split():
         ctr("tasks", "rm", "-f", task, check=False)
     known = ctr("containers", "ls", "-q", check=False).stdout.split()

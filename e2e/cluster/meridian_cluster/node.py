@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from meridian_cluster import (
@@ -113,7 +114,5 @@ def remove_cgroups() -> None:
 
 
 def _remove(folder: Path) -> None:
-    try:
+    with suppress(OSError):  # still in use by something that is not ours
         folder.rmdir()
-    except OSError:
-        pass  # still in use by something that is not ours

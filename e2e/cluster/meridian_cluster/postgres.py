@@ -52,8 +52,8 @@ def ensure_user() -> str | None:
         pwd.getpwnam(USER)
     except KeyError:
         subprocess.run(
-            ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent",
-             "--shell", "/usr/sbin/nologin", USER],
+            ["useradd", "--system", "--user-group", "--no-create-home", "--home-dir",
+             "/nonexistent", "--shell", "/usr/sbin/nologin", USER],
             check=True,
         )  # fmt: skip
     return USER

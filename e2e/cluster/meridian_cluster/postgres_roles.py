@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 ROLES = ("meridian_owner", "meridian_app", "meridian_ingest", "meridian_evidence")
+ATTRIBUTES = "login nosuperuser nobypassrls nocreatedb nocreaterole noreplication"
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,7 @@ def provision(
             connection.execute(
                 sql.SQL(statement).format(
                     sql.Identifier(role),
-                    sql.SQL(
-                        "login nosuperuser nobypassrls nocreatedb nocreaterole noreplication password {}"
-                    ).format(sql.Literal(passwords[role])),
+                    sql.SQL(f"{ATTRIBUTES} password {{}}").format(sql.Literal(passwords[role])),
                 )
             )
         # Only the named roles may connect to any database, and none may create in `public`.

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
-from meridian_api.digest import configmap_digest
 
+from meridian_api.digest import configmap_digest
 from meridian_cluster import layout
 
 # A name in a comment is documentation, not a placeholder: only these shapes are replaced.
