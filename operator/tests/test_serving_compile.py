@@ -109,7 +109,7 @@ def test_a_tool_that_is_not_what_the_release_names_is_refused(tool: dict[str, ob
 def test_a_tenant_without_an_eligible_target_is_reported_and_stops_nobody_else() -> None:
     """IV-12, IV-03: it fails closed at the data plane, and a rollback does not wait for it."""
     answer = compiled(tenants=(tenant("acme"), tenant("far", regions=("us-9",))))
-    assert [warning.reason for warning in answer.warnings] == ["NoEligibleTarget"]
+    assert [warning.reason for warning in answer.warnings] == ["NoEligibleTarget", "IndexOutsideRegions"]
     assert "far" in answer.warnings[0].message
     assert [t.tenant_id for t in answer.snapshot.tenants] == ["acme", "far"]
 

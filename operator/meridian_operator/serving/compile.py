@@ -137,7 +137,8 @@ def compile_snapshot(
             salt=pointer.salt,
             shadow_percent=pointer.shadow_percent,
         )
-    warnings += tenants_without_target(sources.tenants, serving)
+    for manifest in manifests.values():
+        warnings += tenants_without_target(sources.tenants, manifest)
     snapshot = Snapshot(
         service=sources.service,
         region=sources.region,
@@ -205,17 +206,18 @@ def serving_tenant(spec: TenantPolicySpec) -> ServingTenant:
 
 
 def tenants_without_target(tenants: tuple[ServingTenant, ...], manifest: Manifest) -> list[Problem]:
-    """Tenants for whom no model of `manifest` is eligible: their requests end in `no_eligible_target` (IV-12)."""
-    targets = [target for target in (manifest.primary, manifest.fallback) if target is not None]
-    return [
-        Problem(
-            "NoEligibleTarget",
-            f"tenant {tenant.tenant_id} may use {', '.join(tenant.allowed_regions)}; release {manifest.release} has models"
-            f" only in {', '.join(sorted({target.region for target in targets}))}",
+    """Tenants whom `manifest` cannot serve where their data may go: the data plane fails closed for them (IV-12)."""
+    regions = {target.region for target in (manifest.primary, manifest.fallback) if target is not None}
+    found = []
+    for tenant in tenants:
+        allowed = (
+            f"tenant {tenant.tenant_id} may use only {', '.join(tenant.allowed_regions)}; release {manifest.release}"
         )
-        for tenant in tenants
-        if not any(target.region in tenant.allowed_regions for target in targets)
-    ]
+        if not regions.intersection(tenant.allowed_regions):
+            found.append(Problem("NoEligibleTarget", f"{allowed} has models only in {', '.join(sorted(regions))}"))
+        if manifest.index.region not in tenant.allowed_regions:
+            found.append(Problem("IndexOutsideRegions", f"{allowed} has its index in {manifest.index.region}"))
+    return found
 
 
 def same_content(one: Snapshot, other: Snapshot) -> bool:
