@@ -14,8 +14,12 @@ from meridian_cli.kubectl import KubectlFailed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=Path, default=Path("crds/samples/support"), help="what `up` rendered")
-    parser.add_argument("--releases", type=Path, default=Path("build/stories"), help="where later releases are rendered")
-    parser.add_argument("--templates", type=Path, default=Path("e2e/stories/manifests"), help="templates of later releases")
+    parser.add_argument(
+        "--releases", type=Path, default=Path("build/stories"), help="where later releases are rendered"
+    )
+    parser.add_argument(
+        "--templates", type=Path, default=Path("e2e/stories/manifests"), help="templates of later releases"
+    )
     parser.add_argument("--questions", type=Path, default=Path("e2e/stories/questions.jsonl"))
     parser.add_argument("--rps", type=float, default=20.0, help="requests a second during canaries")
     parser.add_argument("--outage-seconds", type=float, default=20.0, help="how long the control plane stays away")
@@ -25,21 +29,9 @@ def run(args: argparse.Namespace) -> int:
     """0 when every line of the closing table was seen as expected, 1 otherwise."""
     board = Board(sys.stdout)
     try:
-        _render_later_releases(args)
         asyncio.run(story.tell(args, board))
     except (KubectlFailed, story.Stopped) as stopped:
         board.check("the story runs to its end", "yes", f"no: {stopped}", passed=False)
     except KeyboardInterrupt:
         board.check("the story runs to its end", "yes", "stopped by hand", passed=False)
     return board.close()
-
-
-def _render_later_releases(args: argparse.Namespace) -> None:
-    """The better and the bad release, with the digests of the images that `up` built and of the sample's ConfigMaps."""
-    from meridian_cluster import images, rendering  # the embedded node's own parts; they need a checkout
-
-    samples = {path.name: path.read_text("utf-8") for path in args.samples.glob("*.yaml")}
-    values = rendering.placeholders(images.image_refs(), rendering.configmap_digests(samples))
-    args.releases.mkdir(parents=True, exist_ok=True)
-    for template in sorted(args.templates.glob("*.yaml")):
-        (args.releases / template.name).write_text(rendering.render(template.read_text("utf-8"), values), "utf-8")

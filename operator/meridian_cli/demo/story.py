@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 from meridian_cli.address import dataplane_url
-from meridian_cli.demo import asking, outage, watching
+from meridian_cli.demo import asking, outage, releases, watching
 from meridian_cli.demo.board import Board
 from meridian_cli.identity import Identity
 from meridian_cli.kubectl import NAMESPACE, condition, get, kubectl
@@ -15,7 +15,6 @@ from meridian_cli.kubectl import NAMESPACE, condition, get, kubectl
 AGENT = Identity("acme-eu", groups=("support_agent",), roles=("support_agent",))
 CUSTOMER = Identity("acme-eu", sub="u_4410", groups=("customers",), roles=("customer",))
 OTHER = Identity("globex", sub="u_7002", groups=("support_agent",), roles=("support_agent",))
-FIRST, BETTER, BAD = "2026-10-28.1", "2026-11-04.1", "2026-11-11.1"
 ABSTENTION = "I could not find this in the documents available to you."
 
 
@@ -29,11 +28,12 @@ async def tell(args: argparse.Namespace, board: Board) -> None:
     build_index(board, args.samples)
     await first_release(board, args.samples)
     questions(board)
-    await better_release(board, args)
-    await bad_release(board, args)
+    better, bad = releases.render(args.samples, args.templates, args.releases)
+    await better_release(board, args, better)
+    await bad_release(board, args, bad, better)
     await outage.chapter(board, args.questions, args.outage_seconds)
     other_tenant(board)
-    look_around(board)
+    look_around(board, better, bad)
 
 
 def apply(board: Board, *files: Path) -> None:
@@ -79,7 +79,7 @@ def build_index(board: Board, samples: Path) -> None:
 
 async def first_release(board: Board, samples: Path) -> None:
     board.chapter("Promote the first release")
-    seen = await watching.roll_out(board, samples / "50-release-1.yaml", FIRST)
+    seen = await watching.roll_out(board, samples / "50-release-1.yaml", releases.FIRST)
     board.check("first release", "Promoted", f"{seen.phase} in {seen.took_s:.0f} s", passed=seen.phase == "Promoted")
     if seen.phase != "Promoted":
         raise Stopped(f"the first release is {seen.phase}: {seen.message}")
@@ -118,11 +118,9 @@ def questions(board: Board) -> None:
     )
 
 
-async def better_release(board: Board, args: argparse.Namespace) -> None:
+async def better_release(board: Board, args: argparse.Namespace, better: releases.Later) -> None:
     board.chapter(f"A better release, judged on {args.rps:.0f} requests/s of real answers")
-    seen = await watching.roll_out_under_traffic(
-        board, args.releases / "release-2-better.yaml", BETTER, args.questions, rps=args.rps
-    )
+    seen = await watching.roll_out_under_traffic(board, better.file, better.name, args.questions, rps=args.rps)
     board.say(describe_canary(seen), "dim")
     board.check(
         "better release",
@@ -133,11 +131,9 @@ async def better_release(board: Board, args: argparse.Namespace) -> None:
     nobody_lost(board, seen, "nobody lost an answer to the promotion")
 
 
-async def bad_release(board: Board, args: argparse.Namespace) -> None:
+async def bad_release(board: Board, args: argparse.Namespace, bad: releases.Later, better: releases.Later) -> None:
     board.chapter("A release that is bad in substance: fine on the golden set, wrong on how people really ask")
-    seen = await watching.roll_out_under_traffic(
-        board, args.releases / "release-3-bad.yaml", BAD, args.questions, rps=args.rps
-    )
+    seen = await watching.roll_out_under_traffic(board, bad.file, bad.name, args.questions, rps=args.rps)
     board.say(describe_canary(seen), "dim")
     board.check(
         "bad release", "RolledBack, and why", f"{seen.phase}: {seen.message}", passed=seen.phase == "RolledBack"
@@ -156,7 +152,7 @@ async def bad_release(board: Board, args: argparse.Namespace) -> None:
         passed=back is not None and back < 5,
     )
     serving = get("servingconfigs.meridian.dev", "support")["spec"]["serving"]
-    board.check("who serves now", BETTER, serving, passed=serving == BETTER)
+    board.check("who serves now", better.name, serving, passed=serving == better.name)
     nobody_lost(board, seen, "nobody lost an answer to the rollback")
 
 
@@ -206,18 +202,19 @@ def other_tenant(board: Board) -> None:
     )
 
 
-def look_around(board: Board) -> None:
+def look_around(board: Board, better: releases.Later, bad: releases.Later) -> None:
     board.chapter("Everything is still running")
     board.say(kubectl("get", "releases,inferencepools.meridian.dev,indexepochs,tenantpolicies,servingconfigs"))
     config = get("servingconfigs.meridian.dev", "support")
-    ready = condition(get("releases.meridian.dev", BETTER), "Ready")
+    ready = condition(get("releases.meridian.dev", better.name), "Ready")
     board.say(
-        f"generation {config['spec']['generation']}; {BETTER} Ready={ready.get('status')}; {dataplane_url()}", "dim"
+        f"generation {config['spec']['generation']}; {better.name} Ready={ready.get('status')}; {dataplane_url()}",
+        "dim",
     )
     for line in (
         "export KUBECONFIG=/var/lib/meridian/admin.kubeconfig",
         f"kubectl -n {NAMESPACE} get pods,releases.meridian.dev",
-        f"kubectl -n {NAMESPACE} describe release {BAD}",
+        f"kubectl -n {NAMESPACE} describe release {bad.name}",
         'meridian ask --tenant acme-eu --group customers "How long may a customer return unworn shoes?"',
         "meridian status        # what runs, and where its logs are",
         "make down              # ends it all",
