@@ -16,7 +16,7 @@ PARTS = "app.kubernetes.io/part-of=meridian"
 def values(refs: Mapping[str, str]) -> dict[str, Any]:
     """What the embedded installation sets in the chart's values."""
     return {
-        "images": {name: refs[name] for name in ("operator", "dataplane", "predictor")},
+        "images": {name: refs[name] for name in ("operator", "dataplane")},
         "region": layout.REGION,
         "service": layout.SERVICE,
         "postgres": {"secretName": installation.POSTGRES_SECRET},
@@ -25,7 +25,10 @@ def values(refs: Mapping[str, str]) -> dict[str, Any]:
             "publicKeysConfigMap": installation.KEYS,
         },
         "prometheusUrl": layout.PROMETHEUS_URL,
-        "ordersUrl": f"http://orders.{layout.NAMESPACE}.svc.{layout.CLUSTER_DOMAIN}",
+        "endpoints": {
+            "orders": f"http://orders.{layout.NAMESPACE}.svc.{layout.CLUSTER_DOMAIN}",
+        },
+        "orders": {"tokenSecretName": installation.ORDERS_SECRET},
         "identity": {
             "issuers": [
                 {

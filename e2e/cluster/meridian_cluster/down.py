@@ -11,7 +11,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from meridian_cluster import containers, layout, network, node, processes
+from meridian_cluster import containers, images, layout, network, node, processes
 from meridian_cluster.narration import Narrator
 from meridian_cluster.up import alone
 
@@ -31,6 +31,8 @@ def down(*, quiet: bool = False) -> None:
                 processes.stop(name, grace=3)
         with narrator.step("Containers"):
             containers.end_all()
+            if processes.running("containerd"):
+                images.prune()
         with narrator.step("Services, API server, etcd"):
             for name in _AFTER_CONTAINERS:
                 # SIGINT asks PostgreSQL to end its clients' sessions; SIGTERM would wait for them.

@@ -117,6 +117,16 @@ def build_cluster_images(report: Report) -> None:
 KSERVE = "docker.io/meridian/kserve-controller:local"
 
 
+def prune() -> None:
+    """Forget every image that is not the newest build of its name. Only while nothing runs: a
+    release of an older build may still be served."""
+    records = [json.loads(path.read_text()) for path in layout.cache("images").glob("*.json")]
+    kept = {record["digest"] for record in records}
+    stale = [name for name, digest in containers.images().items() if digest not in kept]
+    if stale:
+        containers.ctr("images", "rm", "--sync", *stale, check=False)
+
+
 def _copy(source: Path, target: Path) -> None:
     """Copy a tree by hard links where the file system allows it: contexts are large and short."""
     subprocess.run(["cp", "-al", source, target], check=True)

@@ -1,4 +1,4 @@
-"""What the installation in the cluster needs before its chart: kinds, policies, keys, secrets."""
+"""What the installation in the cluster needs before its chart: kinds, keys, secrets, orders."""
 
 from __future__ import annotations
 
@@ -19,22 +19,18 @@ KEYS = "meridian-keys"
 ORDERS_SECRET = "meridian-orders"
 
 
-def apply_kinds_and_policies() -> tuple[int, int]:
-    """Apply the generated CRDs, wait until they are served, then the admission policies.
+def apply_kinds() -> int:
+    """Apply the generated CRDs, wait until they are served, and return how many there are.
 
-    Returns how many files of each there were.
+    The admission policies come with the chart.
     """
-    root = layout.repository()
-    kinds = sorted((root / "crds").glob("*.yaml"))
+    kinds = sorted((layout.repository() / "crds").glob("*.yaml"))
     for path in kinds:
         kubectl.apply_text(path.read_text())
     if kinds:
         names = [f"crd/{path.stem.partition('_')[2]}.meridian.dev" for path in kinds]
         kubectl.wait("--for=condition=Established", *names, seconds=60)
-    policies = sorted((root / "policies" / "admission").glob("*.yaml"))
-    for path in policies:
-        kubectl.apply_text(path.read_text())
-    return len(kinds), len(policies)
+    return len(kinds)
 
 
 def kept_secret(name: str) -> str:

@@ -95,13 +95,14 @@ def _images(narrator: Narrator) -> dict[str, str]:
 def _installation(narrator: Narrator, refs: dict[str, str]) -> None:
     with narrator.step("PostgreSQL 18 with pgvector", "its socket"):
         dsns = postgres.up()
-    with narrator.step("Kinds, admission policies, keys and secrets", "kinds Established"):
-        kinds, policies = installation.apply_kinds_and_policies()
-        narrator.say(f"{kinds} kinds, {policies} files of admission policies")
+    with narrator.step("Kinds, keys and secrets", "kinds Established"):
+        narrator.say(f"{installation.apply_kinds()} kinds of meridian.dev")
         installation.apply_secrets(dsns)
     with narrator.step("KServe", "its controller"):
         kserve.wait()
-    with narrator.step("The installation: order service and chart", "every Deployment"):
+    with narrator.step(
+        "The installation: order service, and the chart by helm", "every Deployment"
+    ):
         if not installation.apply_orders(refs):
             narrator.say("skipped the order service: e2e/orders/deploy.yaml.tmpl does not exist")
         if not chart.install(refs):
