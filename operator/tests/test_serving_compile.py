@@ -63,6 +63,7 @@ def test_a_candidate_travels_in_full_with_weight_and_salt() -> None:
         ({"releases": {}}, "ReleaseNotFound"),
         ({"pools": {}}, "InferencePoolNotFound"),
         ({"epochs": {}}, "IndexEpochNotFound"),
+        ({"tenants": ()}, "NoTenants"),
         ({"unreadable": {"InferencePool/qwen": "spec.region: required"}, "pools": {}}, "InferencePoolInvalid"),
     ],
 )

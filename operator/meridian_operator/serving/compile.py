@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import jsonschema
-from jsonschema.validators import validator_for
 from pydantic import ValidationError
 
 from meridian_api.digest import configmap_digest
@@ -126,6 +125,9 @@ def compile_snapshot(
             )
         else:
             problems.extend(made)
+    if not sources.tenants:
+        # Replicas refuse a configuration for nobody as blank (F-03).
+        problems.append(Problem("NoTenants", "no TenantPolicy can be read: there is nobody to serve"))
     if problems:
         return tuple(problems)
     serving = manifests[pointer.serving]
@@ -327,7 +329,7 @@ def _tool(sources: Sources, reference: Tool, found: list[Problem]) -> ServingToo
     where = f"ConfigMap {reference.config_map.name}, tool.json"
     try:
         tool = ServingTool.from_wire(json.loads(data["tool.json"]))
-        validator_for(tool.parameters, default=jsonschema.Draft202012Validator).check_schema(tool.parameters)
+        jsonschema.Draft202012Validator.check_schema(tool.parameters)  # the dialect that the data plane checks with
     except KeyError:
         found.append(Problem("ToolInvalid", f"ConfigMap {reference.config_map.name} has no key tool.json"))
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -114,12 +115,13 @@ def _tenants(policies: Iterable[Manifest], unreadable: dict[str, str]) -> Iterab
         name = item["metadata"]["name"]
         try:
             spec = TenantPolicySpec.from_wire(item.get("spec"), unknown="ignore")
-        except ValidationError as wrong:
+            _instant(spec.not_after)
+        except ValueError as wrong:
             unreadable[f"TenantPolicy/{name}"] = _first(wrong)
             unreadable[f"tenant/{(item.get('spec') or {}).get('tenantId')}"] = name
             continue
         identity = spec.identity
-        claims = (spec.tenant_id, (identity.issuer, identity.audience, identity.tenant_claim, identity.tenant_value))
+        claims = (spec.tenant_id, (identity.issuer, identity.tenant_claim, identity.tenant_value))
         first = next((taken[claim] for claim in claims if claim in taken), None)
         if first is not None:
             unreadable[f"TenantPolicy/{name}"] = f"TenantPolicy {first} has this tenant id or these tokens already"
@@ -128,6 +130,14 @@ def _tenants(policies: Iterable[Manifest], unreadable: dict[str, str]) -> Iterab
         yield serving_tenant(spec)
 
 
-def _first(wrong: ValidationError) -> str:
+def _instant(text: str | None) -> None:
+    """Raises ValueError when `text` is no instant: replicas refuse such a configuration as a whole."""
+    if text is not None and datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("notAfter has no time zone")
+
+
+def _first(wrong: ValueError) -> str:
+    if not isinstance(wrong, ValidationError):
+        return str(wrong)[:300]
     error = wrong.errors()[0]
     return f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}"[:300]
