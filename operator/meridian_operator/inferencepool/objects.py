@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from meridian_api.names import derived_name
 from meridian_api.v1alpha1.inferencepool import InferencePoolSpec, PoolVersion
 from meridian_operator.cluster import Manifest, owner_reference
+from meridian_operator.inferencepool import kserve_types
 
 POOL_LABEL = "meridian.dev/pool"
 VERSION_LABEL = "meridian.dev/version-of"
@@ -80,44 +81,31 @@ def deployment(pool: Manifest, spec: InferencePoolSpec, version: PoolVersion) ->
 
 
 def inference_service(pool: Manifest, spec: InferencePoolSpec, version: PoolVersion) -> Manifest:
-    """Provider KServe, with the KServe SDK's types. Call `load_sdk` in a thread first: its import takes seconds."""
-    from kserve import ApiClient, V1beta1InferenceService, V1beta1InferenceServiceSpec, V1beta1PredictorSpec
-
+    """Provider KServe, with the KServe SDK's types, which `observe` has loaded in a thread."""
     pod = pod_spec(spec, version)
-    predictor = V1beta1PredictorSpec(
-        min_replicas=wanted_replicas(spec),
-        max_replicas=max(wanted_replicas(spec), spec.scaling.max_replicas),
-        labels=_labels(pool, version),
-        annotations=_scraping(spec),
-        containers=pod["containers"],
-        volumes=pod["volumes"],
-        node_selector=pod.get("nodeSelector"),
-        topology_spread_constraints=pod.get("topologySpreadConstraints"),
-        image_pull_secrets=pod.get("imagePullSecrets"),
-        security_context=pod["securityContext"],
-        automount_service_account_token=pod["automountServiceAccountToken"],
-        enable_service_links=pod["enableServiceLinks"],
-        termination_grace_period_seconds=pod["terminationGracePeriodSeconds"],
-        deployment_strategy={"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-    )
+    predictor = {
+        "min_replicas": wanted_replicas(spec),
+        "max_replicas": max(wanted_replicas(spec), spec.scaling.max_replicas),
+        "labels": _labels(pool, version),
+        "annotations": _scraping(spec),
+        "containers": pod["containers"],
+        "volumes": pod["volumes"],
+        "node_selector": pod.get("nodeSelector"),
+        "topology_spread_constraints": pod.get("topologySpreadConstraints"),
+        "image_pull_secrets": pod.get("imagePullSecrets"),
+        "security_context": pod["securityContext"],
+        "automount_service_account_token": pod["automountServiceAccountToken"],
+        "enable_service_links": pod["enableServiceLinks"],
+        "termination_grace_period_seconds": pod["terminationGracePeriodSeconds"],
+        "deployment_strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+    }
     metadata = _metadata(pool, version)
     metadata["annotations"] = {
         "serving.kserve.io/deploymentMode": "Standard",
         # The operator owns the replica count: with `external` there is no HPA and KServe leaves the count alone.
         "serving.kserve.io/autoscalerClass": "external",
     }
-    built = V1beta1InferenceService(
-        api_version="serving.kserve.io/v1beta1",
-        kind="InferenceService",
-        metadata=metadata,
-        spec=V1beta1InferenceServiceSpec(predictor=predictor),
-    )
-    return cast(Manifest, ApiClient().sanitize_for_serialization(built))
-
-
-def load_sdk() -> None:
-    """Import the KServe SDK; for a thread, so that the event loop and with it the Lease go on."""
-    import kserve  # noqa: F401
+    return kserve_types.inference_service(predictor, metadata)
 
 
 def predictor_scale(namespace: str, name: str, replicas: int) -> Manifest:

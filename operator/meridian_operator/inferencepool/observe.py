@@ -11,7 +11,8 @@ from meridian_api.v1alpha1.inferencepool import InferencePoolSpec
 from meridian_operator.cluster import ClusterError, Key, Manifest, Unreadable, controller_uid, find, find_all
 from meridian_operator.converge import World
 from meridian_operator.demand import ServingView, live_releases, pool_demand, ready_replicas, view
-from meridian_operator.inferencepool.objects import POOL_LABEL, VERSION_LABEL, load_sdk, workload_name
+from meridian_operator.inferencepool import kserve_types
+from meridian_operator.inferencepool.objects import POOL_LABEL, VERSION_LABEL, workload_name
 
 DATAPLANE_SERVICE = "meridian-dataplane"
 WORKLOADS = ("InferenceService", "Deployment")
@@ -66,7 +67,7 @@ async def observe(key: Key, world: World) -> Observed | None | Unreadable:
     except ClusterError as error:
         return Unreadable("discovery", str(error)[:300])
     if spec.provider == "KServe" and kserve:
-        await asyncio.to_thread(load_sdk)
+        await asyncio.to_thread(kserve_types.load)
     mine = {POOL_LABEL: key.name}
     lists = await asyncio.gather(
         find_all(cluster, "InferenceService", key.namespace, mine) if kserve else _none(),

@@ -33,7 +33,7 @@ def refuse_what_is_invalid(seen: Observed, now: datetime) -> Plan | None:
 
 
 def refuse_a_second_claim(seen: Observed, now: datetime) -> Plan | None:
-    """The older policy of a tenant id holds it, by creation time and then by uid."""
+    """The older policy of a tenant id holds it, by creation time and then by name, as in the compiled configuration."""
     if seen.spec is None or isinstance(seen.others, Unreadable):
         return None
     claims = [o for o in seen.others if (o.get("spec") or {}).get("tenantId") == seen.spec.tenant_id]
@@ -102,7 +102,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def _age(policy: Manifest) -> tuple[str, str]:
-    return policy["metadata"].get("creationTimestamp", ""), policy["metadata"]["uid"]
+    return policy["metadata"].get("creationTimestamp", ""), policy["metadata"]["name"]
 
 
 def _stored_before(seen: Observed) -> Say:
