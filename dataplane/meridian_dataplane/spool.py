@@ -74,25 +74,32 @@ class Spool:
                 self._filled.clear()
                 await self._filled.wait()
             row = self._rows.popleft()
-            self._writing += 1
-            try:
-                await self._store(row)
+            if await self._written(row):
                 backoff = _BACKOFF_FIRST
-            except StoreUnavailable as away:
-                self._rows.appendleft(row)
-                log_failure("record_not_written", away, count=self.pending)
+            else:
                 await asyncio.sleep(backoff * random.uniform(0.5, 1.5))  # noqa: S311
                 backoff = min(backoff * 2, _BACKOFF_MOST)
-            except Exception as broken:  # noqa: BLE001
-                # A row that the store will never take must not stop the others.
-                self._metrics.records_lost.inc()
-                log_failure("record_refused", broken)
-            except BaseException:
-                self._rows.appendleft(row)
-                raise
-            finally:
-                self._writing -= 1
-                self._metrics.records_pending.set(self.pending)
+
+    async def _written(self, row: RequestRecord | ToolAudit) -> bool:
+        """False when the store is away; then the row is in the spool again."""
+        self._writing += 1
+        try:
+            await self._store(row)
+        except StoreUnavailable as away:
+            self._rows.appendleft(row)
+            log_failure("record_not_written", away, count=len(self._rows))
+            return False
+        except Exception as broken:  # noqa: BLE001
+            # A row that the store will never take must not stop the others.
+            self._metrics.records_lost.inc()
+            log_failure("record_refused", broken)
+        except BaseException:
+            self._rows.appendleft(row)
+            raise
+        finally:
+            self._writing -= 1
+            self._metrics.records_pending.set(self.pending)
+        return True
 
     async def _store(self, row: RequestRecord | ToolAudit) -> None:
         if isinstance(row, RequestRecord):

@@ -20,7 +20,7 @@ from meridian_dataplane.ports import Clock, ModelFailed
 
 IDLE_S = 5.0
 """Between two reads of a stream that has begun (H-06)."""
-CONNECT_S = 1.0
+CONNECT_S = 1.5
 AFTER_FINISH_S = 0.5
 """For usage and the terminator once the model has finished; both are optional (H-09)."""
 _COMPLETE = frozenset({"stop", "length"})

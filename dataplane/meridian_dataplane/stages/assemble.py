@@ -18,7 +18,7 @@ from meridian_dataplane.refusals import Refusal
 
 _BYTES_PER_TOKEN = 4
 # Markers of ours, old or guessed, and the numbers that readers take for citations; full-width brackets too.
-_MARKER_LIKE = re.compile(r"[\[［【]\s*(p[0-9a-z]{3,16}|\d{1,3})\s*[\]］】]", re.IGNORECASE)
+_MARKER_LIKE = re.compile(r"[\[［【]\s*(p[0-9a-f]{1,16}|\d{1,3})\s*[\]］】]", re.IGNORECASE)
 # Controls, zero-width and direction characters can hide or reorder text; line breaks and tabs stay.
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 _LONGEST = 80
-_ITEM = re.compile(r"p[0-9a-z]{2,16}|\d{1,3}", re.IGNORECASE)
+_NO_BLANK_BEFORE = " .,;:!?)\n"
+_ITEM = re.compile(r"p[0-9a-f]{1,16}|\d{1,3}", re.IGNORECASE)
 
 
 class MarkerFilter:
@@ -18,7 +19,7 @@ class MarkerFilter:
 
     def __init__(self, markers: Mapping[str, int]) -> None:
         self._markers = markers
-        self._held = ""
+        self._held = self._gap = ""
         self._numbers: dict[int, int] = {}
         self.occurrences: Counter[int] = Counter()
         """How often each passage was cited, by its position."""
@@ -51,22 +52,35 @@ class MarkerFilter:
                 continue
             shown = self._numbered(items)
             before = self._held[:start]
-            out.append(before + shown if shown else before.rstrip(" "))
+            if shown:
+                self._say(out, before + shown)
+            else:
+                # The blanks before a removed marker are said only if a word follows, so that "so [p1]." becomes "so."
+                said = before.rstrip(" ")
+                self._say(out, said)
+                self._gap = before[len(said) :] or self._gap
             self._held = self._held[end + 1 :]
         return "".join(out)
 
     def rest(self) -> str:
         """What is still held when the text has ended. An unclosed marker is none and is not shown."""
         held, self._held = self._held, ""
-        unclosed = re.search(r" *\[\s*p[0-9a-z]*$", held, re.IGNORECASE)
+        unclosed = re.search(r" *\[\s*p[0-9a-f]*$", held, re.IGNORECASE)
         if unclosed:
             self.foreign += 1
             held = held[: unclosed.start()]
-        return held
+        out: list[str] = []
+        self._say(out, held)
+        return "".join(out)
 
     def _emit(self, out: list[str], length: int) -> None:
-        out.append(self._held[:length])
+        self._say(out, self._held[:length])
         self._held = self._held[length:]
+
+    def _say(self, out: list[str], text: str) -> None:
+        if text:
+            out.append(text if text[0] in _NO_BLANK_BEFORE else self._gap + text)
+            self._gap = ""
 
     def _numbered(self, items: list[str]) -> str:
         shown: list[str] = []
