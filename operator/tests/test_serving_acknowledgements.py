@@ -115,3 +115,17 @@ async def test_a_replica_gone_for_long_is_forgotten(tmp_path: Path) -> None:
     await reports.flush()
     assert rig.stored["status"]["replicas"] == []
     assert rig.stored["status"]["highestAccepted"] == 7
+
+
+async def test_reports_lost_with_an_older_etcd_come_back(tmp_path: Path) -> None:
+    """F-07: the next generation has to be above what replicas accepted, so that must be known again."""
+    rig = Rig(tmp_path)
+    await commit(rig.switch("support-1"), rig.world, NAMESPACE)
+    at = [0.0]
+    reports = Reports(rig.cluster, NAMESPACE, "meridian-dataplane", lambda: at[0])
+    reports.take("support", ReplicaReport(replica="dp-1", generation=41))
+    await reports.flush()
+    rig.cluster.put({**rig.stored, "status": {}})
+    at[0] = 61.0
+    await reports.flush()
+    assert rig.stored["status"]["highestAccepted"] == 41

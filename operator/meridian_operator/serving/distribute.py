@@ -16,7 +16,7 @@ from aiohttp import web
 from meridian_api.serving import Envelope
 from meridian_operator.cluster import Cluster, ClusterError, NotFound
 from meridian_operator.converge import World
-from meridian_operator.serving import wakeups
+from meridian_operator.serving import measures, wakeups
 from meridian_operator.serving.acknowledgements import clean_report
 from meridian_operator.serving.callers import Callers, TokenReviewer, service_account
 from meridian_operator.serving.reports import Reports
@@ -72,6 +72,13 @@ class Distributor:
             self._wakes.notify_all()
 
     async def answer(self, request: web.Request) -> web.Response:
+        """One poll, counted."""
+        with measures.waiting.track_inprogress():
+            answer = await self._answer(request)
+        measures.polls.labels(str(answer.status)).inc()
+        return answer
+
+    async def _answer(self, request: web.Request) -> web.Response:
         """200 with a newer envelope, 204 when there is none within `wait`; 400, 401, 403 and 503 with a reason."""
         try:
             user = await self._callers.user(request.headers.get("Authorization", ""))
@@ -88,7 +95,8 @@ class Distributor:
         report = clean_report(poll.replica, poll.applied, poll.refused, poll.reason)
         if report is None:
             return _refusal(400, "replica must be a pod's name")
-        self._reports.take(poll.service, report)
+        if self._reports.take(poll.service, report) and report.refused_generation:
+            measures.refused.labels(poll.service).inc()
         return await self._wait(poll)
 
     async def _wait(self, poll: Poll) -> web.Response:
@@ -139,7 +147,9 @@ class Distributor:
     async def _get(self, service: str) -> Envelope | None:
         try:
             manifest = await self._cluster.get("ServingConfig", self._namespace, service)
-            return envelope_of(manifest)
+            envelope = envelope_of(manifest)
+            measures.generation.labels(service).set(envelope.generation)
+            return envelope
         except NotFound:
             return None
         except (KeyError, ValueError):

@@ -36,14 +36,16 @@ class Reports:
         self._swept = clock()
         self._wake = asyncio.Event()
 
-    def take(self, service: str, report: ReplicaReport) -> None:
-        """Note a report. Cheap: what the replica said before is not written again."""
+    def take(self, service: str, report: ReplicaReport) -> bool:
+        """Note a report; whether it says something new. Cheap: what the replica said before is not written again."""
         self._last_heard[service, report.replica] = self._clock()
         known = self._newest.setdefault(service, {})
-        if known.get(report.replica) != report:
-            known[report.replica] = report
-            self._unwritten.setdefault(service, set()).add(report.replica)
-            self._wake.set()
+        if known.get(report.replica) == report:
+            return False
+        known[report.replica] = report
+        self._unwritten.setdefault(service, set()).add(report.replica)
+        self._wake.set()
+        return True
 
     async def run(self) -> None:
         """Write until cancelled. A failure keeps the reports for the next round."""
@@ -81,8 +83,8 @@ class Reports:
                 except Conflict:
                     await asyncio.sleep(random.uniform(0.01, 0.05) * (attempt + 1))  # noqa: S311 - jitter
             raise Conflict(f"status of {service}: {_TRIES} conflicts in a row")
-        except NotFound:
-            return  # no ServingConfig yet: each replica reports again with its next poll
+        except NotFound:  # no ServingConfig yet: each replica reports again with its next poll
+            self._newest.pop(service, None)
         except ClusterError:
             self._unwritten.setdefault(service, set()).update(names)
             raise
@@ -95,10 +97,19 @@ class Reports:
         except ValidationError:
             before = ServingConfigStatus()
         gone = await self._gone(service, before) if sweeping else frozenset()
-        after = merge(before, reports, gone)
+        lost = self._lost(service, before) if sweeping else []
+        after = merge(before, [*lost, *reports], gone)
         if after != before:
             status = {**stored, **after.to_wire()}
             await self._cluster.replace_status({**live, "status": status})
+
+    def _lost(self, service: str, status: ServingConfigStatus) -> list[ReplicaReport]:
+        """Reports that were written and are not there any more: etcd was restored, or somebody edited status.
+
+        Only higher ones: a lower one here may be older than what another control-plane replica wrote since.
+        """
+        stored = {report.replica: report.generation for report in status.replicas}
+        return [r for r in self._newest.get(service, {}).values() if r.generation > stored.get(r.replica, 0)]
 
     async def _gone(self, service: str, status: ServingConfigStatus) -> frozenset[str]:
         """Replicas in status that are behind no Service and were silent here for long; a silence begins when first noticed."""
