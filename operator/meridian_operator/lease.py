@@ -20,12 +20,12 @@ from meridian_operator.logs import log
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds. A holder trusts its Lease for less than others wait, by two renewals."""
+    """Seconds. A holder trusts its Lease for less than others wait, by one renewal."""
 
     namespace: str
     name: str
     holder: str
-    duration: float = 8.0
+    duration: float = 12.0
     renew: float = 2.0
 
     @property

@@ -47,8 +47,9 @@ class Settings:
     """Path; empty: in-cluster."""
     resync_seconds: float = 30.0
     lease_name: str = "meridian-operator"
-    lease_seconds: float = 8.0
+    lease_seconds: float = 12.0
     renew_seconds: float = 2.0
+    """A holder trusts its Lease for `lease_seconds - renew_seconds`: longer than any stall of a busy small machine."""
 
 
 def from_environment(env: Mapping[str, str]) -> Settings:

@@ -74,11 +74,11 @@ class Queue:
             outcome = "done"
             try:
                 again = await asyncio.wait_for(self._work(key), timeout=PASS_LIMIT)
-                if again is None:
+                if again is None and not wake.is_set():  # woken meanwhile: it may be there again
                     outcome = "gone"
                     self._forget_self(key)
                     return
-                failures, delay = 0, again.total_seconds()
+                failures, delay = 0, again.total_seconds() if again else 0.0
             except Deposed:
                 self.deposed.set()
                 return
