@@ -55,8 +55,8 @@ def _away_from(seen: Seen) -> Switch | None:
 
 def begin_attempt(s: Situation) -> Plan | None:
     """A new or grown attempt starts from Checks with its own evidence and its own frozen n (R-24)."""
-    if s.seen.status.attempt == s.spec.attempt:
-        return None
+    if s.seen.status.attempt == s.spec.attempt or (s.spec.intent == "Abort" and s.seen.is_candidate):
+        return None  # traffic that is to end does not wait for bookkeeping
     rule = "begin_attempt"
     planned = planned_sample(s.spec) if s.spec.rollback_to else None
     changes = {
@@ -94,8 +94,10 @@ def keep_traffic_away_from_what_is_over(s: Situation) -> Plan | None:
 
 def abort(s: Situation) -> Plan | None:
     """A person's way back, from every phase that has one; also from Promoted while it serves."""
-    if s.spec.intent != "Abort" or (s.phase == "Promoted" and not s.seen.is_serving):
+    if s.spec.intent != "Abort":
         return None
+    if s.phase == "Promoted" and not s.seen.is_serving and not (s.live and s.live.serving == s.spec.rollback_to):
+        return None  # replaced long ago
     return go_back(s, "abort", "Aborted", "Rolled back: spec.intent is Abort", s.watched)
 
 

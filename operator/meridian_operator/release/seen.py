@@ -116,13 +116,11 @@ def entered(status: ReleaseStatus, phase: str) -> datetime | None:
     return None
 
 
-_BEFORE_TRAFFIC = ("Pending", "Checks", "OfflineEval", "SecurityProbes", "Shadow", "Queued")
-
-
 def phase_of(status: ReleaseStatus, *, is_candidate: bool, is_serving: bool) -> Phase:
-    """The phase as traffic shows it: the ServingConfig is the commit point, so a status that missed its write gives way (K-15)."""
-    if is_serving and status.phase in (*_BEFORE_TRAFFIC, "Canary", "Held"):
+    """The phase as traffic shows it: the ServingConfig is the commit point, so a status that missed its write, or one that is
+    ahead of a restored pointer, gives way (K-11, K-15)."""
+    if is_serving and status.phase not in OVER:
         return "Bake"
-    if is_candidate and status.phase in _BEFORE_TRAFFIC:
+    if is_candidate and status.phase not in ("Held", "Rejected", "RolledBack", "Superseded"):
         return "Canary"
     return status.phase
