@@ -88,10 +88,13 @@ class LiveCluster:
         answered.raise_for_status()
         return answered.json()["items"]
 
-    def delete(self, kind: str, name: str, grace_seconds: int | None = None) -> None:
-        params = {} if grace_seconds is None else {"gracePeriodSeconds": str(grace_seconds)}
-        answered = self._http.delete(f"/{PATHS[kind].format(ns=NAMESPACE)}/{name}", params=params)
-        assert answered.status_code in (200, 202, 404), answered.text
+    def delete(self, kind: str, name: str) -> None:
+        assert self.try_delete(kind, name), f"{kind} {name} could not be deleted"
+
+    def try_delete(self, kind: str, name: str) -> bool:
+        """False when admission refuses it."""
+        answered = self._http.delete(f"/{PATHS[kind].format(ns=NAMESPACE)}/{name}")
+        return answered.status_code in (200, 202, 404)
 
     def patch(self, kind: str, name: str, body: Mapping[str, Any]) -> Object:
         """A JSON merge patch."""

@@ -45,12 +45,13 @@ def test_a_missing_reference_is_named_and_heals_when_it_appears(
         cluster.until(
             f"{name} to be accepted",
             lambda: condition(cluster.get("release", name), "Accepted").get("status") == "True",
-            seconds=180,
+            seconds=300,
             about=(("release", name),),
         )
     finally:
         candidates.end(cluster, name)
-        cluster.delete(kind, absent)
+        # An epoch is protected for as long as its status says that a release needs it.
+        cluster.until(f"{absent} to be deleted", lambda: cluster.try_delete(kind, absent), seconds=90)
 
 
 @pytest.mark.parametrize("wrong", ["empty golden set", "prompt digest", "embedding model"])
