@@ -39,7 +39,7 @@ ACCOUNTS = (
     Account("scheduler", "system:kube-scheduler"),
     Account("proxy", "system:kube-proxy"),
     Account("dns", "meridian:dns"),
-    Account("prometheus", "meridian:prometheus"),
+    Account("discovery", "meridian:discovery"),
     Account("node", f"system:node:{layout.NODE_NAME}", ("system:nodes",)),
 )
 TO_KUBELET = "apiserver-to-kubelet"  # common name and file name of the client certificate

@@ -76,7 +76,7 @@ def up() -> None:
 
 
 def _readers() -> kubectl.Manifest:
-    """CoreDNS and Prometheus may read Services, endpoints and pods, and change nothing."""
+    """CoreDNS and discovery may read Services, endpoints and pods, and change nothing."""
     accounts = {account.name: account.user for account in apiserver.ACCOUNTS}
     group = "rbac.authorization.k8s.io"
     return {
@@ -86,6 +86,6 @@ def _readers() -> kubectl.Manifest:
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"},
         "subjects": [
             {"apiGroup": group, "kind": "User", "name": accounts[name]}
-            for name in ("dns", "prometheus")
+            for name in ("dns", "discovery")
         ],
     }

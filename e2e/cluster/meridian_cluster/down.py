@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from meridian_cluster import containers, images, layout, network, node, processes
@@ -17,7 +18,7 @@ from meridian_cluster.up import alone
 
 # First what would start containers again, last what the others need to end well.
 _BEFORE_CONTAINERS = ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
-_AFTER_CONTAINERS = ("coredns", "prometheus", "issuer", "postgres", "containerd")
+_AFTER_CONTAINERS = ("coredns", "discovery", "prometheus", "issuer", "postgres", "containerd")
 _KEPT = {"pgsql", "lock"}  # PostgreSQL's programs, and the lock that we hold
 STEPS = 5
 
@@ -83,8 +84,25 @@ def remove_state() -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+    remove_elsewhere()
+
+
+def remove_elsewhere() -> None:
+    """What kubelet and containerd write outside our folders whatever they are told; folders only
+    where nothing else is in them."""
     for link in Path("/var/log/containers").glob("*.log"):
         if str(layout.STATE) in str(link.readlink()):
             link.unlink()
     for path in Path("/var/lib/cni/results").glob("pods-*"):
         path.unlink()
+    for path in Path("/var/lib/kubelet/device-plugins").glob("*"):
+        path.unlink()
+    for folder in (
+        "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet",
+        "/var/log/containers",
+        "/var/lib/cni/results",
+        "/var/lib/cni",
+    ):
+        with suppress(OSError):
+            Path(folder).rmdir()

@@ -25,11 +25,9 @@ def apply_kinds() -> int:
     The admission policies come with the chart.
     """
     kinds = sorted((layout.repository() / "crds").glob("*.yaml"))
-    for path in kinds:
-        kubectl.apply_text(path.read_text())
     if kinds:
-        names = [f"crd/{path.stem.partition('_')[2]}.meridian.dev" for path in kinds]
-        kubectl.wait("--for=condition=Established", *names, seconds=60)
+        kubectl.apply_text("\n---\n".join(path.read_text() for path in kinds))
+        kubectl.established(*(f"{path.stem.partition('_')[2]}.meridian.dev" for path in kinds))
     return len(kinds)
 
 

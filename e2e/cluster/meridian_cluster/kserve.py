@@ -54,12 +54,10 @@ def _documents(*parts: str) -> Iterator[dict[str, Any]]:
 def install() -> None:
     """Apply everything; `wait` says when it works. Idempotent."""
     folder = _configuration() / "crd" / "full"
-    for path in sorted([*folder.glob("*kserve.io_*.yaml"), *folder.glob("clusterstorage*/*.yaml")]):
-        if path.name != "kustomization.yaml":
-            kubectl.apply_text(path.read_text())
-    names = [f"crd/{name}.serving.kserve.io" for name in _RESOURCES]
+    kinds = sorted([*folder.glob("*kserve.io_*.yaml"), *folder.glob("clusterstorage*/*.io_*.yaml")])
+    kubectl.apply_text("\n---\n".join(path.read_text() for path in kinds))
     # The controller exits at start when its kinds are not served yet.
-    kubectl.wait("--for=condition=Established", *names, seconds=60)
+    kubectl.established(*(f"{name}.serving.kserve.io" for name in _RESOURCES))
     kubectl.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
     kubectl.apply(
         [

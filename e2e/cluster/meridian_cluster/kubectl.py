@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from meridian_cluster import binaries, layout
+from meridian_cluster import binaries, layout, waiting
 
 Manifest = Mapping[str, Any]
 
@@ -51,6 +51,19 @@ def get(*arguments: str) -> dict[str, Any]:
     text = kubectl("get", *arguments, "-o", "json", "--ignore-not-found")
     answer: dict[str, Any] = json.loads(text) if text.strip() else {}
     return answer
+
+
+def established(*kinds: str, seconds: int = 60) -> None:
+    """Wait until CustomResourceDefinitions are served. `kubectl wait` fails on one that is so new
+    that it has no conditions yet, so this looks for itself."""
+
+    def all_are() -> bool:
+        items = get("crd", *kinds).get("items", [])
+        conditions = [c for item in items for c in item.get("status", {}).get("conditions") or ()]
+        ready = [c for c in conditions if c["type"] == "Established" and c["status"] == "True"]
+        return len(ready) == len(kinds)
+
+    waiting.until(f"{', '.join(kinds)} to be served", all_are, seconds=seconds)
 
 
 def wait(*arguments: str, seconds: int) -> None:

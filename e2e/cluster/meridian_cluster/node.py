@@ -49,6 +49,7 @@ def _kubelet_configuration() -> dict[str, object]:
         "clusterDNS": [layout.NODE_ADDRESS],
         "clusterDomain": layout.CLUSTER_DOMAIN,
         "resolvConf": "",
+        "podLogsDir": str(layout.STATE / "pod-logs"),
         "evictionHard": {
             "memory.available": "100Mi",
             "nodefs.available": "1%",

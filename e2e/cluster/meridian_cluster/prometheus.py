@@ -1,10 +1,11 @@
-"""Prometheus as a host process: it finds the pods through the API server and scrapes them."""
+"""Prometheus as a host process, scraping the pods that `discovery` finds."""
 
 from __future__ import annotations
 
 import json
 import pwd
 import shutil
+import sys
 import urllib.error
 import urllib.request
 
@@ -12,22 +13,9 @@ from meridian_cluster import control_plane, layout, processes, waiting
 
 USER = "prometheus"  # made by Debian's package
 SCRAPE_SECONDS = 2  # a canary of one minute needs more than four samples
-_LABEL = "__meta_kubernetes_pod_annotation_prometheus_io_"
 
 
-def _configuration(kubeconfig: str) -> dict[str, object]:
-    relabel = [
-        {"source_labels": [f"{_LABEL}scrape"], "action": "keep", "regex": "true"},
-        {"source_labels": ["__meta_kubernetes_pod_phase"], "action": "drop",
-         "regex": "Succeeded|Failed"},
-        {"source_labels": [f"{_LABEL}path"], "regex": "(.+)", "target_label": "__metrics_path__"},
-        {"source_labels": ["__meta_kubernetes_pod_ip", f"{_LABEL}port"], "separator": ":",
-         "target_label": "__address__"},
-        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-        {"source_labels": ["__meta_kubernetes_pod_label_app_kubernetes_io_name"],
-         "target_label": "app"},
-    ]  # fmt: skip
+def _configuration(targets: str) -> dict[str, object]:
     return {
         "global": {
             "scrape_interval": f"{SCRAPE_SECONDS}s",
@@ -37,9 +25,7 @@ def _configuration(kubeconfig: str) -> dict[str, object]:
         "scrape_configs": [
             {
                 "job_name": "pods",
-                "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": kubeconfig}],
-                # A container with several ports appears several times; the address makes them one.
-                "relabel_configs": relabel,
+                "file_sd_configs": [{"files": [targets], "refresh_interval": "5s"}],
             }
         ],
     }
@@ -55,16 +41,17 @@ def ready() -> bool:
 
 
 def up() -> None:
-    """Start Prometheus under its own user and wait until it is ready. Idempotent."""
+    """Start discovery, and Prometheus under its own user; wait until it is ready. Idempotent."""
     folder = layout.STATE / "prometheus"
     folder.mkdir(exist_ok=True)
-    kubeconfig = folder / "kubeconfig"
-    shutil.copyfile(control_plane.ENDPOINT.pki / "prometheus.kubeconfig", kubeconfig)
-    kubeconfig.chmod(0o600)
+    shutil.chown(folder, USER, pwd.getpwnam(USER).pw_gid)
+    targets = folder / "targets.json"
+    kubeconfig = control_plane.ENDPOINT.pki / "discovery.kubeconfig"
+    processes.start(
+        "discovery", [sys.executable, "-m", "meridian_cluster.discovery", kubeconfig, targets]
+    )
     configuration = folder / "prometheus.json"
-    configuration.write_text(json.dumps(_configuration(str(kubeconfig)), indent=1))
-    for path in (folder, kubeconfig, configuration):
-        shutil.chown(path, USER, pwd.getpwnam(USER).pw_gid)
+    configuration.write_text(json.dumps(_configuration(str(targets)), indent=1))
     processes.start(
         "prometheus",
         [

@@ -8,7 +8,7 @@ from meridian_cluster import images, kubectl, layout, processes
 
 EXPECTED = (
     "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "containerd", "kubelet",
-    "kube-proxy", "coredns", "prometheus", "issuer", "postgres",
+    "kube-proxy", "coredns", "discovery", "prometheus", "issuer", "postgres",
 )  # fmt: skip
 
 
