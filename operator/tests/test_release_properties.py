@@ -10,7 +10,22 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from release_world import BEFORE, EMPTY, GOOD_REPORT, NAME, NOW, OTHER, SILENT, a_spec, counts, live, metrics, seen, status, tally
+from release_world import (
+    BEFORE,
+    EMPTY,
+    GOOD_REPORT,
+    NAME,
+    NOW,
+    OTHER,
+    SILENT,
+    a_spec,
+    counts,
+    live,
+    metrics,
+    seen,
+    status,
+    tally,
+)
 
 from meridian_api.meta import CONDITIONS
 from meridian_api.v1alpha1.release import ReleaseStatus
@@ -77,7 +92,7 @@ def looks(draw: Any, **fixed: Any) -> Seen:
         job=draw(st.sampled_from(["absent", "running", "succeeded", "failed"])),
         report=draw(st.sampled_from([None, GOOD_REPORT, {}, {**GOOD_REPORT, "abstention": 0.1}, GONE])),
         tally=fixed["tally"] if "tally" in fixed else draw(st.none() | st.just(GONE) | st.builds(Tally, arm(), arm())),
-        metrics=fixed["metrics"] if "metrics" in fixed else metric,
+        metrics=fixed.get("metrics", metric),
     )
 
 
@@ -193,7 +208,7 @@ def look_at(world: World) -> Seen:
     wire = dict(world.wire or {})
     if wire.get("bakeLastLook"):
         wire["bakeLastLook"] = "2026-11-04T11:59:58Z"
-    made = seen(
+    return seen(
         wire,
         spec=a_spec(intent=world.intent, **SPEC),
         live=live(world.serving, world.candidate, world.weight, acknowledged=world.acknowledged),
@@ -201,7 +216,6 @@ def look_at(world: World) -> Seen:
         tally=both if world.evidence != "silent" else GONE,
         **EVIDENCE[world.evidence],
     )
-    return made
 
 
 def key_of(wire: dict[str, Any] | None) -> tuple[Any, ...]:
