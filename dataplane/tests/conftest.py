@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis  # noqa: F401  its plugin imports it at the very end otherwise, where CPython 3.11.7 may fail (gh-106905)
 import psycopg
 import pytest
 

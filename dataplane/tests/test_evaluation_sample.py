@@ -52,7 +52,17 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, st
     token.write_text("a-token")
     commands = [
         ["meridian_predictor", "--host", "127.0.0.1", "--port", str(engine), "--profile", "fast"],
-        ["meridian_orders", "--host", "127.0.0.1", "--port", str(orders), "--token-file", str(token), "--latency-ms", "1"],
+        [
+            "meridian_orders",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(orders),
+            "--token-file",
+            str(token),
+            "--latency-ms",
+            "1",
+        ],
     ]
     running = [subprocess.Popen([sys.executable, "-m", *command]) for command in commands]
     try:
@@ -67,7 +77,10 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, st
 
 @pytest.fixture(scope="module")
 def report(
-    store: Dsns, make_epoch: Callable[[str, str], None], services: tuple[str, str, Path], tmp_path_factory: pytest.TempPathFactory
+    store: Dsns,
+    make_epoch: Callable[[str, str], None],
+    services: tuple[str, str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("sample")
     for tenant in store_sample.TENANTS:

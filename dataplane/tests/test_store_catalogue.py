@@ -109,7 +109,8 @@ def test_no_view_and_no_function_leads_round_row_security(store: Dsns) -> None:
 def test_no_role_is_a_superuser_bypasses_row_security_or_belongs_to_another(store: Dsns) -> None:
     """T-26."""
     for role, superuser, bypasses, creates in rows(
-        store.superuser, "select rolname, rolsuper, rolbypassrls, rolcreaterole or rolcreatedb from pg_roles where rolname like 'meridian%'"
+        store.superuser,
+        "select rolname, rolsuper, rolbypassrls, rolcreaterole or rolcreatedb from pg_roles where rolname like 'meridian%'",
     ):
         assert not (superuser or bypasses or creates), role
     members = rows(
@@ -188,7 +189,11 @@ def put(dsn: str, tenant: str, statement: str = DOCUMENT) -> None:
 def test_without_a_tenant_or_with_a_wrong_one_every_table_is_empty(store: Dsns, setting: str | None) -> None:
     """T-24: also on a connection whose earlier transaction had a tenant (the setting then reads as '')."""
     put(store.ingest, "a")
-    tables = [table for (table, *_) in rows(store.owner, TENANT_TABLES) if "chunks_t" not in table and "epoch_sources" not in table]
+    tables = [
+        table
+        for (table, *_) in rows(store.owner, TENANT_TABLES)
+        if "chunks_t" not in table and "epoch_sources" not in table
+    ]
     with psycopg.connect(store.app) as connection:
         connection.execute("select set_config('app.tenant', 'a', true)")
         assert connection.execute("select count(*) from meridian.documents").fetchone() == (1,)
@@ -252,7 +257,9 @@ def test_dropping_an_epoch_leaves_the_other_epoch_and_the_other_tenant(store: Ds
     with psycopg.connect(store.owner) as connection:
         connection.execute("select meridian.drop_epoch('a', 'e1')")
     left = rows(store.superuser, "select tenant_id from meridian.documents where doc_id = 'same-key'")
-    partitions = rows(store.superuser, "select count(*) from pg_class where relname ~ '^chunks_t.*_e' and relkind = 'r'")
+    partitions = rows(
+        store.superuser, "select count(*) from pg_class where relname ~ '^chunks_t.*_e' and relkind = 'r'"
+    )
     with psycopg.connect(store.owner) as connection:
         connection.execute("select meridian.ensure_epoch('a', 'e1')")
     assert left == [("b",)]
