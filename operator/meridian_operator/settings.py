@@ -33,6 +33,8 @@ class Settings:
     port: int = 8090
     prometheus_url: str = "http://10.200.0.1:9090"
     orders_url: str = "http://orders.meridian.svc.cluster.local"
+    orders_token_secret: str = ""
+    """Secret with key `token` for the order service, mounted into evaluation Jobs; empty: none is sent."""
     signing_dir: str = "/etc/meridian/signing"
     """Mounted Secret `meridian-signing`: private.pem and keyId."""
     config_audience: str = "meridian-config"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from meridian_api.serving import Envelope
 from meridian_operator.cluster import Manifest, owner_reference
@@ -26,8 +27,23 @@ def evaluation_config_map(request: EvaluationRequest, owner: Manifest, envelope:
 def evaluation_job(request: EvaluationRequest, owner: Manifest, settings: Settings) -> Manifest:
     """Runs the data plane's own pipeline over the golden set; one try and one retry, at most 15 minutes."""
     secret = settings.database_secret
+    mounts: list[Manifest] = [
+        *({"name": name, "mountPath": path, "readOnly": True} for name, path in _MOUNTS.items()),
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    volumes: list[Manifest] = [
+        {"name": "config", "configMap": {"name": request.job}},
+        {"name": "keys", "configMap": {"name": settings.keys_config_map}},
+        {"name": "golden", "configMap": {"name": request.golden_config_map}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    token: list[Manifest] = []
+    if settings.orders_token_secret:
+        token = [{"name": "MERIDIAN_ORDERS_TOKEN_FILE", "value": "/etc/meridian/orders/token"}]
+        mounts.append({"name": "orders-token", "mountPath": "/etc/meridian/orders", "readOnly": True})
+        volumes.append({"name": "orders-token", "secret": {"secretName": settings.orders_token_secret, "defaultMode": 0o440}})
     evaluation = {"release": request.release, "uid": request.uid, "attempt": request.attempt}
-    container = {
+    container: dict[str, Any] = {
         "name": "evaluation",
         "image": settings.dataplane_image,
         "imagePullPolicy": "IfNotPresent",
@@ -40,33 +56,33 @@ def evaluation_job(request: EvaluationRequest, owner: Manifest, settings: Settin
             {"name": "MERIDIAN_SERVICE", "value": request.service},
             {"name": "MERIDIAN_REGION", "value": settings.region},
             {"name": "MERIDIAN_ORDERS_URL", "value": settings.orders_url},
+            {"name": "HOME", "value": "/tmp"},
+            *token,
             _from_secret("MERIDIAN_DATABASE_DSN", secret, "app-dsn"),
             _from_secret("MERIDIAN_INGEST_DSN", secret, "ingest-dsn"),
         ],
-        "resources": {"requests": {"cpu": "100m", "memory": "192Mi"}, "limits": {"memory": "512Mi"}},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [
-            *({"name": name, "mountPath": path, "readOnly": True} for name, path in _MOUNTS.items()),
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
+        "volumeMounts": mounts,
     }
     pod = {
         "restartPolicy": "Never",
         "serviceAccountName": settings.job_service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [container],
-        "volumes": [
-            {"name": "config", "configMap": {"name": request.job}},
-            {"name": "keys", "configMap": {"name": settings.keys_config_map}},
-            {"name": "golden", "configMap": {"name": request.golden_config_map}},
-            {"name": "tmp", "emptyDir": {}},
-        ],
+        "volumes": volumes,
     }
     return {
         "apiVersion": "batch/v1",
