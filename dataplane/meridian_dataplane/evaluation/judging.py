@@ -22,9 +22,7 @@ MAX_ERRORS = 20
 _MARKERS = re.compile(r"(?:\s*\[\d{1,3}\])+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(])")
 _STOPWORDS = frozenset(
-    "a an and any are as at be been but by can do does for from had has have he her his i if in into is it its may more must no"
-    " not of on one only or our she should so than that the their them then there these they this those to was we were what when"
-    " where which who will with would you your".split()
+    ["a", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "do", "does", "for", "from", "had", "has", "have", "he", "her", "his", "i", "if", "in", "into", "is", "it", "its", "may", "more", "must", "no", "not", "of", "on", "one", "only", "or", "our", "she", "should", "so", "than", "that", "the", "their", "them", "then", "there", "these", "they", "this", "those", "to", "was", "we", "were", "what", "when", "where", "which", "who", "will", "with", "would", "you", "your"]
 )
 
 
