@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from operator_servers import real_server  # noqa: F401
 
 from meridian_api.meta import API_VERSION
 from meridian_operator import kube
@@ -27,44 +27,12 @@ from meridian_operator.cluster import (
 from meridian_operator.memory_cluster import MemoryCluster
 
 NS = "meridian"
-CRDS = Path(__file__).resolve().parents[2] / "crds"
 POLICY_SPEC: dict[str, Any] = {
     "tenantId": "acme",
     "identity": {"issuer": "https://issuer.test", "tenantValue": "acme"},
     "allowedRegions": ["eu-1"],
     "roles": [{"name": "customer"}],
 }
-
-
-@pytest.fixture(scope="module")
-def real_server() -> Iterator[str]:
-    """Path of a kubeconfig of a throw-away kube-apiserver with our CRDs and the namespace."""
-    apiserver = pytest.importorskip("meridian_cluster.apiserver")
-    binaries = pytest.importorskip("meridian_cluster.binaries")
-    if not binaries.present("kube-apiserver") or not shutil.which("etcd"):
-        pytest.skip("kube-apiserver and etcd are not here; `meridian up` compiles them")
-    with apiserver.temporary() as server:
-        asyncio.run(_prepare(str(server.kubeconfig)))
-        yield str(server.kubeconfig)
-
-
-async def _prepare(kubeconfig: str) -> None:
-    import yaml
-
-    cluster = await kube.connect(kubeconfig)
-    try:
-        await cluster._call("POST", "/api/v1/namespaces", {}, {"metadata": {"name": NS}})
-        for file in sorted(CRDS.glob("meridian.dev_*.yaml")):
-            crd = yaml.safe_load(file.read_text())
-            await cluster._call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", {}, crd)
-        for _ in range(100):
-            cluster._discovered.clear()
-            if await cluster.serves("TenantPolicy") and await cluster.serves("ServingConfig"):
-                break
-            await asyncio.sleep(0.1)
-        await asyncio.sleep(0.5)  # served by discovery a moment before the storage answers
-    finally:
-        await cluster.close()
 
 
 @pytest.fixture(params=["memory", "real"])
@@ -264,4 +232,3 @@ async def test_a_server_that_does_not_answer_is_unreachable_in_bounded_time(
     finally:
         await cluster.close()
         silent.close()
-
