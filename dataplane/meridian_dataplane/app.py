@@ -7,11 +7,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from meridian_dataplane import routes, trace
 from meridian_dataplane.plane import Plane
-from meridian_dataplane.refusals import Refusal, not_found
+from meridian_dataplane.refusals import Refusal, not_found, problem
 from meridian_dataplane.telemetry import log_failure
 
 
@@ -34,7 +34,26 @@ def public_app(plane: Plane) -> ASGIApp:
 
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, on_fault)
-    return app
+    return _framed_once(app)
+
+
+def _framed_once(app: ASGIApp) -> ASGIApp:
+    """Refuses a body of two lengths before anything reads it, and closes: what follows is nobody's request (H-28)."""
+
+    async def framed(scope: Scope, receive: Receive, send: Send) -> None:
+        names = [name for name, _ in scope.get("headers", [])] if scope["type"] == "http" else []
+        if b"content-length" in names and b"transfer-encoding" in names:
+            status, headers, raw = problem(
+                Refusal(400, "framing", "Send one length of the body."), trace.new_request_id()
+            )
+            await send(
+                {"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]}
+            )
+            await send({"type": "http.response.body", "body": raw})
+        else:
+            await app(scope, receive, send)
+
+    return framed
 
 
 def admin_app(plane: Plane) -> ASGIApp:

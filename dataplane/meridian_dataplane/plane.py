@@ -151,16 +151,17 @@ async def build_plane(settings: Settings, *, poll_configuration: bool = True) ->
             records=PostgresRecords(writes),
             model=HttpModel(models, Replicas(clock), clock),
             tools=HttpTools(tools, settings.endpoints, settings.orders_token_file),
-            role=PostgresRole(writes),
+            role=PostgresRole(reads),
             metrics=metrics,
         )
         await keys.load()
         await live.start()
+        # Loading the embedding model takes longer than a retrieval may; no request shall pay for it.
+        await embedding.embed_question("warm up")
         work: list[Coroutine[Any, Any, None]] = [
             plane.spool.run(),
             keys.run(),
             check_role(plane),
-            asyncio.to_thread(embedding.loaded),
         ]
         if poll_configuration:
             if settings.config_url is not None:

@@ -62,6 +62,11 @@ class Settings:
     """From SIGTERM to not accepting, while endpoints learn that this replica is leaving."""
 
 
+def _is_service_link(name: str, value: str) -> bool:
+    """`MERIDIAN_X_PORT` is one only when it holds an address, so that a mistyped port of ours is still found."""
+    return bool(_SERVICE_LINK.search(name)) and (not name.endswith("_PORT") or "://" in value)
+
+
 def _issuers(text: str) -> tuple[Issuer, ...]:
     return tuple(Issuer(str(one["issuer"]), _url(one["jwksUrl"])) for one in json.loads(text))
 
@@ -113,7 +118,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     values: dict[str, Any] = {}
     for name in sorted(n for n in environ if n.startswith("MERIDIAN_")):
         if name not in known:
-            if name not in _OF_JOBS and not _SERVICE_LINK.search(name):
+            if name not in _OF_JOBS and not _is_service_link(name, environ[name]):
                 faults.append(f"{name}: unknown variable")
             continue
         parse = _PARSERS.get(known[name].name, str)

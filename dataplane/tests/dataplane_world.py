@@ -197,7 +197,10 @@ def citing(call: ModelCall) -> list[Piece | ModelFailed | float]:
     return [*pieces, Piece("", "stop", Usage(100, 10, 40))]
 
 
-def saying(*texts: str, usage: Usage | None = Usage(10, 5, 0)) -> Any:
+SOME_USAGE = Usage(10, 5, 0)
+
+
+def saying(*texts: str, usage: Usage | None = SOME_USAGE) -> Any:
     return lambda call: [*(Piece(text) for text in texts), Piece("", "stop", usage)]
 
 

@@ -22,6 +22,7 @@ from meridian_dataplane.stages.lookup import look_up
 from meridian_dataplane.telemetry import log_failure
 
 _T = TypeVar("_T")
+_GRACE_S = 0.1
 
 
 class RetryBudget:
@@ -82,14 +83,14 @@ async def ground(
 async def _retrieve(pinned: Pinned, index: Index, clock: Clock, retries: RetryBudget) -> Sequence[Passage] | None:
     """None when the store could not answer, which is not the same as finding nothing."""
     settings, manifest = pinned.manifest.settings, pinned.manifest
-    until = min(clock.monotonic() + settings.retrieval_calls.timeout_ms / 1000, pinned.deadline_at)
     retries.earn(settings.max_extra_load_ratio)
     for attempt in range(settings.retrieval_calls.retries + 1):
-        left = until - clock.monotonic()
+        left = min(settings.retrieval_calls.timeout_ms / 1000, pinned.deadline_at - clock.monotonic())
         if left <= 0 or (attempt and not retries.spend()):
             return None
         try:
-            async with asyncio.timeout(left):
+            # The store ends its statement by itself; cancelling one costs its connection.
+            async with asyncio.timeout(left + _GRACE_S):
                 return await index.retrieve(
                     tenant=pinned.caller.tenant_id,
                     groups=pinned.caller.groups,
