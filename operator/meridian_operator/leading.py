@@ -71,15 +71,17 @@ class Leading:
                 await asyncio.sleep(min(2.0, self._world.settings.resync_seconds))
 
     async def resync(self, queue: Queue) -> None:
-        """List every kind consistently, queue all that is there, forget what is not (K-03). Raises ClusterError."""
+        """List every kind consistently, and queue all that is there or was known (K-03). Raises ClusterError.
+
+        What the list does not have is queued too, not dropped: its own quorum read tells a deleted object, which its worker then
+        forgets, from one that was created after the list began.
+        """
         kinds = list(self._kinds)
         namespace = self._world.settings.namespace
         lists = await asyncio.gather(*(self._world.cluster.list(kind, namespace) for kind in kinds))
         for kind, found in zip(kinds, lists, strict=True):
             there = {Key(kind, namespace, item["metadata"]["name"]) for item in found}
-            for key in queue.keys(kind) - there:
-                queue.drop(key)
-            for key in sorted(there):
+            for key in sorted(there | queue.keys(kind)):
                 queue.add(key)
             _count(kind, found)
         self.last_resync = self._monotonic()

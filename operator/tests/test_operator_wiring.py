@@ -189,6 +189,27 @@ async def test_what_vanished_in_a_gap_is_forgotten_within_one_period() -> None:
 
 
 @pytest.mark.looptime
+async def test_what_is_created_while_the_list_is_on_its_way_is_not_forgotten() -> None:
+    """The list is older than the event: it must not undo it."""
+    rig = Rig()
+    rig.place.put("Release", "known", release_wire())
+    plain = rig.place.cluster.list
+
+    async def slow(kind: str, namespace: str, labels: Any = None) -> list[Manifest]:
+        found = await plain(kind, namespace, labels)
+        await asyncio.sleep(5)
+        return found
+
+    rig.place.cluster.list = slow  # type: ignore[method-assign]
+    leading = asyncio.create_task(rig.leading.lead(rig.lease))
+    await asyncio.sleep(1)
+    rig.leading.wake(rig.place.put("Release", "new", release_wire()))
+    await asyncio.sleep(9)
+    assert "new" in rig.passes and key("Release", "new") in rig.leading._queue.keys()  # type: ignore[union-attr]
+    leading.cancel()
+
+
+@pytest.mark.looptime
 async def test_a_silent_api_server_is_survived_and_its_age_is_told() -> None:
     """K-01: while the Lease holds; beyond it the process exits and starts again."""
     rig = Rig()
