@@ -16,7 +16,8 @@ from meridian_operator.cluster import Key
 from meridian_operator.converge import Kind, World, converge
 from meridian_operator.memory_cluster import MemoryCluster
 from meridian_operator.plan import Switch
-from meridian_operator.serving.gather import open_stored, signing_key
+from meridian_operator.serving.sign import load_key, open_own
+from meridian_operator.serving.stored import envelope_of
 from meridian_operator.servingconfig.decide import decide
 from meridian_operator.servingconfig.observe import observe
 from meridian_operator.settings import Settings
@@ -92,10 +93,7 @@ class Rig:
 
     @property
     def snapshot(self) -> Snapshot:
-        key = signing_key(str(self.folder))
-        opened = open_stored(self.stored, key).snapshot  # type: ignore[arg-type]
-        assert opened is not None
-        return opened
+        return open_own(envelope_of(self.stored), load_key(self.folder))
 
     def status(self, **status: Any) -> None:
         self.cluster.put({**self.stored, "status": {**self.stored.get("status", {}), **status}})

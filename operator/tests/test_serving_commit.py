@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from serving_rig import Rig, write_key
 from serving_world import NAMESPACE, POOL, release_wire
 
 from meridian_operator.cluster import Conflict, Refused, Unreachable
 from meridian_operator.serving import shrinkage
 from meridian_operator.serving.commit import CannotCompile, commit
+from meridian_operator.serving.sign import KeyUnusable, load_key
 
 
 @pytest.fixture
@@ -213,12 +215,29 @@ async def test_a_read_that_fails_half_way_publishes_nothing(rig: Rig) -> None:
     assert rig.snapshot.generation == 1
 
 
+def public_key(rig: Rig) -> str:
+    public = load_key(rig.folder).private.public_key()
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
 async def test_a_rotated_key_signs_anew(rig: Rig) -> None:
-    """F-10."""
+    """F-10: the old public key stays trusted for the overlap."""
     await start(rig)
+    keys = {"key-1.pem": public_key(rig)}
+    meta = {"name": "meridian-keys", "namespace": NAMESPACE}
+    rig.cluster.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": keys})
     write_key(rig.folder, "key-2")
     await rig.look(2)
     assert (rig.stored["spec"]["keyId"], rig.snapshot.generation) == ("key-2", 2)
+
+
+async def test_a_payload_signed_by_a_stranger_is_never_signed_anew(rig: Rig) -> None:
+    """F-06: naming another key does not get around the signature."""
+    await start(rig)
+    rig.cluster.put({**rig.stored, "spec": {**rig.stored["spec"], "keyId": "stranger"}})
+    await rig.look(3)
+    assert (rig.stored["spec"]["keyId"], rig.stored["spec"]["generation"]) == ("stranger", 1)
+    assert rig.stored["status"]["conditions"][0]["reason"] == "PayloadUnusable"
 
 
 async def test_a_tampered_payload_is_never_spread(rig: Rig) -> None:
@@ -242,8 +261,6 @@ async def test_a_second_policy_for_the_same_tokens_takes_nothing_from_the_first(
 
 async def test_no_key_material_in_what_is_printed_or_raised(rig: Rig) -> None:
     """IV-13."""
-    from meridian_operator.serving.sign import KeyUnusable, load_key
-
     key = load_key(rig.folder)
     assert "key-1" in repr(key)
     assert "private" not in repr(key)

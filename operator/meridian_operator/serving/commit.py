@@ -43,7 +43,7 @@ async def commit(switch: Switch, world: World, namespace: str) -> Envelope:
         key = load_key(Path(settings.signing_dir))
     except KeyUnusable as unusable:
         raise Refused(f"signing key: {unusable}") from None
-    stored = await read_stored(world.cluster, namespace, switch.service, key)
+    stored = await read_stored(world.cluster, settings, switch.service, key, namespace)
     live = stored.manifest["metadata"]["resourceVersion"] if stored else None
     if live != switch.expected_resource_version:
         raise Conflict(f"ServingConfig {switch.service} is at {live}, seen was {switch.expected_resource_version}")

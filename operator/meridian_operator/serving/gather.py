@@ -20,6 +20,7 @@ from meridian_operator.cluster import Cluster, Manifest, NotFound
 from meridian_operator.serving.compile import Problem, Sources, serving_tenant
 from meridian_operator.serving.sign import KeyUnusable, SigningKey, load_key, open_own
 from meridian_operator.serving.stored import Stored, envelope_of
+from meridian_operator.settings import Settings
 
 Spec = TypeVar("Spec", bound=ApiModel)
 
@@ -66,18 +67,27 @@ def keep_unreadable_tenants(sources: Sources, last: Snapshot | None) -> tuple[tu
     return (*sources.tenants, *kept), problems
 
 
-async def read_stored(cluster: Cluster, namespace: str, service: str, key: SigningKey) -> Stored | None:
+async def read_stored(
+    cluster: Cluster, settings: Settings, service: str, key: SigningKey, namespace: str
+) -> Stored | None:
     """The stored ServingConfig, opened. Raises ClusterError."""
     manifest = await _get(cluster, "ServingConfig", namespace, service)
-    return None if manifest is None else open_stored(manifest, key)
+    return None if manifest is None else await open_stored(cluster, settings, manifest, key)
 
 
-def open_stored(manifest: Manifest, key: SigningKey) -> Stored:
-    """A ServingConfig as decisions need it; a payload that is not ours gives `snapshot=None`."""
+async def open_stored(cluster: Cluster, settings: Settings, manifest: Manifest, key: SigningKey) -> Stored:
+    """A ServingConfig as decisions need it; a payload that is not ours gives `snapshot=None`. Raises ClusterError.
+
+    Only after a rotation is the ConfigMap of public keys read, to know an earlier key of ours from a stranger's.
+    """
     envelope = envelope_of(manifest)
     highest = int((manifest.get("status") or {}).get("highestAccepted", 0))
+    trusted: dict[str, str] = {}
+    if envelope.key_id != key.key_id:
+        keys = await _get(cluster, "ConfigMap", manifest["metadata"]["namespace"], settings.keys_config_map)
+        trusted = (keys or {}).get("data") or {}
     try:
-        return Stored(manifest, envelope, highest, open_own(envelope, key))
+        return Stored(manifest, envelope, highest, open_own(envelope, key, trusted))
     except ValueError as unusable:
         return Stored(manifest, envelope, highest, None, str(unusable)[:200])
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from meridian_api.digest import sha256_hex
 from meridian_api.serving import Envelope, Snapshot, pack, unpack
@@ -61,11 +62,10 @@ def sign(snapshot: Snapshot, key: SigningKey) -> Envelope:
     )
 
 
-def open_own(envelope: Envelope, key: SigningKey) -> Snapshot:
-    """The snapshot in an envelope that this installation signed.
+def open_own(envelope: Envelope, key: SigningKey, trusted: Mapping[str, str] | None = None) -> Snapshot:
+    """The snapshot in an envelope that this installation signed, now or with an earlier key of `trusted` (PEM by key id).
 
-    Raises ValueError when it was altered, or signed by another key although it names ours. One that names an older key of
-    ours is opened without its signature: only its pointer is read, and it is signed anew (F-10).
+    Raises ValueError when it was altered or signed by a key that is not ours: nothing of it may be signed anew (F-06, F-10).
     """
     try:
         packed = base64.b64decode(envelope.payload, validate=True)
@@ -74,12 +74,23 @@ def open_own(envelope: Envelope, key: SigningKey) -> Snapshot:
         raise ValueError(f"not base64: {broken}") from broken
     if sha256_hex(packed) != envelope.digest:
         raise ValueError("the payload's digest differs")
-    if envelope.key_id == key.key_id:
-        try:
-            key.private.public_key().verify(signature, packed)
-        except InvalidSignature:
-            raise ValueError("the signature does not verify") from None
+    try:
+        _public(envelope.key_id, key, trusted or {}).verify(signature, packed)
+    except InvalidSignature:
+        raise ValueError("the signature does not verify") from None
     snapshot = unpack(packed)
     if snapshot.generation != envelope.generation:
         raise ValueError("the payload has another generation than its envelope")
     return snapshot
+
+
+def _public(key_id: str, key: SigningKey, trusted: Mapping[str, str]) -> Ed25519PublicKey:
+    if key_id == key.key_id:
+        return key.private.public_key()
+    try:
+        public = load_pem_public_key(trusted[f"{key_id}.pem"].encode())
+    except (KeyError, ValueError):
+        raise ValueError(f"no public key {key_id} is trusted here") from None
+    if not isinstance(public, Ed25519PublicKey):
+        raise ValueError(f"public key {key_id} is no Ed25519 key")
+    return public

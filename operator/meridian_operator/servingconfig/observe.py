@@ -31,7 +31,10 @@ async def observe(key: Key, world: World) -> Observed | Unreadable | None:
     copy = await find(world.cluster, "ConfigMap", key.namespace, f"meridian-config-{key.name}")
     if isinstance(copy, Unreadable):
         return copy
-    stored = open_stored(manifest, signing)
+    try:
+        stored = await open_stored(world.cluster, world.settings, manifest, signing)
+    except ClusterError as error:
+        return Unreadable("public keys", str(error)[:300])
     wakeups.LOCAL.notify(key.name)
     if stored.snapshot is None:
         problem = Problem("PayloadUnusable", f"the stored payload cannot be used: {stored.why}")
