@@ -353,7 +353,8 @@ def test_a_grown_attempt_starts_over_with_its_own_evidence_and_salt():
 
 def test_bake_counts_observed_healthy_seconds_only():
     """R-47: a gap above 30 s, silence and unacknowledged traffic do not count."""
-    assert said(in_bake(observed=4))["bakeObservedSeconds"] == 6
+    assert said(in_bake(observed=4, last=5))["bakeObservedSeconds"] == 9
+    assert said(in_bake(observed=4, last=2))["bakeObservedSeconds"] == 4
     assert said(in_bake(observed=4, last=2400))["bakeObservedSeconds"] == 4
     assert said(in_bake(observed=4, last=None))["bakeObservedSeconds"] == 4
     silent = said(in_bake(observed=4, metrics=SILENT))
@@ -414,6 +415,25 @@ def test_an_unreadable_world_changes_nothing():
         assert made.switch is None and made.status is None
 
 
+def test_a_candidate_that_was_deleted_loses_its_traffic():
+    """R-17: any weight is guarded, so a weight without a guard ends."""
+    made = plan(seen(status("Promoted"), live=live(NAME, OTHER, 50)))
+    assert made.switch is not None and (made.switch.serving, made.switch.candidate) == (NAME, None)
+    there = (Sibling(OTHER, "Canary", "2026-11-11T10:00:00Z", paused=False),)
+    assert plan(seen(status("Promoted"), live=live(NAME, OTHER, 50), siblings=there)).switch is None
+
+
 def test_a_candidate_that_is_being_deleted_gives_its_traffic_back():
     made = plan(in_canary(meta={"deletionTimestamp": "2026-11-04T12:00:00Z"}))
     assert made.switch is not None and made.switch.candidate is None and made.status is None
+
+
+def test_numbers_behind_an_unchanged_verdict_are_not_written_at_every_look():
+    """K-27: a canary's status wakes its readers a few times a minute, not at every look."""
+    first = plan(in_canary(tally=tally(counts(60), counts(60)))).status
+    assert first is not None
+    more = {"stored": first, "tally": tally(counts(70), counts(70))}
+    soon = decide(in_canary(**more), NOW + timedelta(seconds=1)).status
+    assert soon == first
+    later = decide(in_canary(**more), NOW + timedelta(seconds=4)).status
+    assert later is not None and "70 of 155" in later["message"]

@@ -36,7 +36,7 @@ from meridian_operator.plan import Plan
 from meridian_operator.release.decide import decide
 from meridian_operator.release.seen import Live, Problem, Seen, Sibling
 
-PHASES = ["Pending", "Checks", "OfflineEval", "Canary", "Bake", "Promoted", "Queued", "Held", "Rejected", "RolledBack", "Superseded"]
+PHASES = ["Pending", "Checks", "OfflineEval", "Canary", "Bake", "Promoted", "Queued", "Held", "Rejected", "RolledBack"]
 STEPS = ([50], [5, 25, 50], [10, 90])
 GONE = Unreadable("PostgreSQL", "down")
 FAST = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -193,7 +193,7 @@ class World:
     wire: Any = None
 
 
-SPEC = {"rollout": {"canary": {"steps": [{"weight": 20}, {"weight": 50}], "margin": 0.1, "baselineSuccess": 0.9}, "bakeSeconds": 4}}
+SPEC = {"rollout": {"canary": {"steps": [{"weight": 20}, {"weight": 50}], "margin": 0.1, "baselineSuccess": 0.9}, "bakeSeconds": 8}}
 EVIDENCE: dict[str, dict[str, Any]] = {
     "good": {"metrics": metrics()},
     "bad": {"metrics": metrics(error_ratio=0.4)},
@@ -207,7 +207,7 @@ def look_at(world: World) -> Seen:
     both = tally(counts(700, requests=700, step_requests=700), control)
     wire = dict(world.wire or {})
     if wire.get("bakeLastLook"):
-        wire["bakeLastLook"] = "2026-11-04T11:59:58Z"
+        wire["bakeLastLook"] = "2026-11-04T11:59:55Z"
     return seen(
         wire,
         spec=a_spec(intent=world.intent, **SPEC),
@@ -222,7 +222,7 @@ def key_of(wire: dict[str, Any] | None) -> tuple[Any, ...]:
     wire = wire or {}
     taken = any(e["name"] == "task-success" and "intervalLow" in e for e in wire.get("evidence", []))
     return (
-        wire.get("phase", "Pending"), wire.get("attempt", 0), wire.get("step", 0), min(wire.get("bakeObservedSeconds", 0), 4),
+        wire.get("phase", "Pending"), wire.get("attempt", 0), wire.get("step", 0), min(wire.get("bakeObservedSeconds", 0), 8),
         "bakeLastLook" in wire, taken, wire.get("traffic", {}).get("acknowledged", False), is_true(wire, "Accepted"),
     )  # fmt: skip
 

@@ -11,6 +11,9 @@ from meridian_operator.release.verdicts import first_not_passed, quiet
 MAX_GAP_SECONDS = 30
 """Between two healthy looks; what lies in a longer gap was not observed and does not count (R-47)."""
 
+MIN_GAP_SECONDS = 5
+"""Healthy time is written down this often at most; each write wakes every reader (K-27)."""
+
 
 def bake(s: Situation) -> Plan | None:
     """Adds up observed healthy time; only looks where every required guardrail says Pass count (R-04)."""
@@ -25,9 +28,11 @@ def bake(s: Situation) -> Plan | None:
     unclear = first_not_passed(s.watched)
     if unclear is not None and not (s.first and quiet(s.seen, s.spec, s.watched)):
         return _wait(s, unclear.reason, f"{observed} of {wanted} s healthy; waits for {unclear.name}: {unclear.message}")
-    gap = seconds_since(s, s.seen.status.bake_last_look)
-    observed += int(gap) if gap <= MAX_GAP_SECONDS else 0
+    gap = int(seconds_since(s, s.seen.status.bake_last_look))
     began = s.seen.status.bake_last_look is not None
+    if began and gap < MIN_GAP_SECONDS and observed + gap < wanted:
+        return stay(s, rule, Told("Bake", "Baking", f"{observed} of {wanted} s healthy", evidence=s.watched))
+    observed += gap if gap <= MAX_GAP_SECONDS else 0
     changes = {"bake_observed_seconds": observed, "bake_last_look": timestamp(s.now)}
     if began and observed >= wanted:
         before = f"release {s.spec.rollback_to} stays warm" if s.spec.rollback_to else "it is the first of its service"

@@ -53,6 +53,17 @@ def _away_from(seen: Seen) -> Switch | None:
     return Switch(seen.spec.service, seen.live.serving, None, 0, "", seen.live.resource_version, f"release {seen.name} is deleted")
 
 
+def take_back_from_a_release_that_is_gone(s: Situation) -> Plan | None:
+    """A deleted candidate has nobody left to guard it; the release that serves takes its traffic back (R-17)."""
+    if not s.seen.is_serving or s.live is None or s.live.candidate is None or isinstance(s.seen.siblings, Unreadable):
+        return None
+    if any(other.name == s.live.candidate for other in s.seen.siblings):
+        return None
+    because = f"release {s.live.candidate} is gone, its traffic goes back"
+    switch = Switch(s.spec.service, s.seen.name, None, 0, "", s.live.resource_version, because)
+    return Plan("take_back_from_a_release_that_is_gone", switch=switch, look_again=AT_ONCE)
+
+
 def begin_attempt(s: Situation) -> Plan | None:
     """A new or grown attempt starts from Checks with its own evidence and its own frozen n (R-24)."""
     if s.seen.status.attempt == s.spec.attempt or (s.spec.intent == "Abort" and s.seen.is_candidate):
@@ -134,6 +145,7 @@ def _kept(s: Situation, message: str) -> str:
 
 
 RULES: tuple[Rule, ...] = (
+    take_back_from_a_release_that_is_gone,
     begin_attempt,
     keep_traffic_away_from_what_is_over,
     abort,

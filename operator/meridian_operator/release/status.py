@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from meridian_api.v1alpha1.release import Evidence, Phase, PhaseEntry, ReleaseStatus, Traffic
 from meridian_operator.conditions import Say, conditions, cut, timestamp
-from meridian_operator.release.seen import OVER, Live, Problem, Seen
+from meridian_operator.release.seen import OVER, Live, Problem, Seen, parse_time
 
 _MAX_HISTORY = 32
 _MAX_EVIDENCE = 32
+REFRESH_SECONDS = 3.0
+"""Numbers behind an unchanged verdict are rewritten this often at most: each write wakes every reader of the object (K-27)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,10 @@ def status_wire(seen: Seen, told: Told, now: datetime) -> dict[str, Any]:
     history = old.history
     if told.phase != old.phase or told.changes.get("attempt", old.attempt) != old.attempt:
         history = (*history, PhaseEntry(phase=told.phase, at=stamp))[-_MAX_HISTORY:]
-    kept = told.changes.get("evidence", old.evidence)
+    kept: tuple[Evidence, ...] = told.changes.get("evidence", old.evidence)
+    evidence = _merged(kept, told.evidence, now)
+    if told.evidence and evidence == old.evidence and told.phase == old.phase and told.reason == _reason(old):
+        told = replace(told, message=old.message)
     generation = int(seen.object["metadata"].get("generation", 0))
     update = {
         **told.changes,
@@ -54,7 +59,7 @@ def status_wire(seen: Seen, told: Told, now: datetime) -> dict[str, Any]:
         "message": cut(told.message, 4000),
         "history": history,
         "traffic": _traffic(seen, told, stamp),
-        "evidence": _merged(kept, told.evidence, stamp),
+        "evidence": evidence,
         "serving_release": seen.live.serving if isinstance(seen.live, Live) else old.serving_release,
         "conditions": (),
     }
@@ -80,15 +85,25 @@ def _traffic(seen: Seen, told: Told, stamp: str) -> Traffic:
     )
 
 
-def _merged(kept: Iterable[Evidence], newer: Iterable[Evidence], stamp: str) -> tuple[Evidence, ...]:
-    """By name; `at` is when a verdict last changed, so that a quiet pass writes nothing."""
+def _merged(kept: Iterable[Evidence], newer: Iterable[Evidence], now: datetime) -> tuple[Evidence, ...]:
+    """By name. A verdict that changed is written at once, newer numbers of the same verdict now and then."""
     found = {e.name: e for e in kept}
     for one in newer:
         old = found.get(one.name)
-        same = old is not None and (old.verdict, old.reason) == (one.verdict, one.reason)
-        at = old.at if same and old else stamp
-        found[one.name] = one.model_copy(update={"at": at, "message": cut(one.message, 1000)})
+        if old is None or (old.verdict, old.reason) != (one.verdict, one.reason) or _is_old(old, one, now):
+            found[one.name] = one.model_copy(update={"at": timestamp(now), "message": cut(one.message, 1000)})
     return tuple(found.values())[:_MAX_EVIDENCE]
+
+
+def _is_old(old: Evidence, new: Evidence, now: datetime) -> bool:
+    at = parse_time(old.at)
+    if old.model_copy(update={"at": None}) == new.model_copy(update={"at": None}):
+        return False
+    return at is None or (now - at).total_seconds() >= REFRESH_SECONDS
+
+
+def _reason(status: ReleaseStatus) -> str:
+    return next((c.reason for c in status.conditions if c.type == "Ready"), "")
 
 
 def _said(seen: Seen, told: Told) -> tuple[Say, ...]:
