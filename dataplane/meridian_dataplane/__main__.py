@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from meridian_dataplane.app import admin_app, public_app
-from meridian_dataplane.plane import build_plane
-from meridian_dataplane.server import serve, server
 from meridian_dataplane.settings import Settings, SettingsError, read_settings
-from meridian_dataplane.telemetry import configure_logging
 
 
 def main() -> int:
@@ -19,11 +15,18 @@ def main() -> int:
     except SettingsError as faults:
         sys.stderr.write(f"{faults}\n")
         return 2
+    from meridian_dataplane.telemetry import configure_logging
+
     configure_logging()
     return asyncio.run(_run(settings))
 
 
 async def _run(settings: Settings) -> int:
+    # Imported late: a wrong environment is said at once, not after everything has been loaded.
+    from meridian_dataplane.app import admin_app, public_app
+    from meridian_dataplane.plane import build_plane
+    from meridian_dataplane.server import serve, server
+
     async with build_plane(settings) as plane:
         left = settings.grace_seconds - settings.beat_seconds
         public = server(public_app(plane), settings.host, settings.public_port, left)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from meridian_dataplane import routes, trace
@@ -17,10 +18,6 @@ from meridian_dataplane.telemetry import log_failure
 
 def public_app(plane: Plane) -> ASGIApp:
     """What tenants reach. Nothing for debugging is in it (H-33)."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.add_route("/v1/answers", routes.answers(plane), methods=["POST"])
-    app.add_route("/v1/feedback", routes.feedback(plane), methods=["POST"])
-    app.add_route("/v1/documents/{doc_id}", routes.documents(plane), methods=["GET"])
 
     async def on_http(_: Request, failure: Exception) -> Response:
         status = failure.status_code if isinstance(failure, HTTPException) else 500
@@ -32,8 +29,15 @@ def public_app(plane: Plane) -> ASGIApp:
         refusal = Refusal(500, "internal", "Something went wrong.")
         return routes.refused(refusal, trace.new_request_id(), plane)
 
-    app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(Exception, on_fault)
+    app = Starlette(
+        routes=[
+            Route("/v1/answers", routes.answers(plane), methods=["POST"]),
+            Route("/v1/feedback", routes.feedback(plane), methods=["POST"]),
+            Route("/v1/documents/{doc_id}", routes.documents(plane), methods=["GET"]),
+        ],
+        exception_handlers={HTTPException: on_http, Exception: on_fault},
+    )
+    app.router.redirect_slashes = False
     return _framed_once(app)
 
 
@@ -58,7 +62,6 @@ def _framed_once(app: ASGIApp) -> ASGIApp:
 
 def admin_app(plane: Plane) -> ASGIApp:
     """Probes and metrics. Liveness depends on nothing but this process (IV-29)."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     async def healthz(_: Request) -> Response:
         return Response("ok")
@@ -71,7 +74,6 @@ def admin_app(plane: Plane) -> ASGIApp:
         plane.live.report_age()
         return Response(generate_latest(plane.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    app.add_route("/healthz", healthz)
-    app.add_route("/readyz", readyz)
-    app.add_route("/metrics", metrics)
-    return app
+    return Starlette(
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)],
+    )

@@ -64,7 +64,8 @@ class Settings:
 
 def _is_service_link(name: str, value: str) -> bool:
     """`MERIDIAN_X_PORT` is one only when it holds an address, so that a mistyped port of ours is still found."""
-    return bool(_SERVICE_LINK.search(name)) and (not name.endswith("_PORT") or "://" in value)
+    bare = name.endswith("_PORT") and not name.endswith("_SERVICE_PORT")
+    return bool(_SERVICE_LINK.search(name)) and (not bare or "://" in value)
 
 
 def _issuers(text: str) -> tuple[Issuer, ...]:
