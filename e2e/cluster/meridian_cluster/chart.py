@@ -7,10 +7,12 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from meridian_cluster import binaries, installation, kubectl, layout
+from meridian_cluster import binaries, installation, kubectl, layout, waiting
 
 RELEASE = "meridian"
 PARTS = "app.kubernetes.io/part-of=meridian"
+DATAPLANE = "meridian-dataplane"
+COMPONENT = "app.kubernetes.io/component=dataplane"
 
 
 def values(refs: Mapping[str, str]) -> dict[str, Any]:
@@ -58,7 +60,37 @@ def install(refs: Mapping[str, str]) -> bool:
 
 
 def wait(seconds: int = 180) -> None:
-    """Wait until every Deployment of ours has rolled out. Raises kubectl.Refused with the pods."""
+    """Wait until every Deployment of ours has rolled out, but for the data plane only until its
+    containers have started: it is not Ready before the first Release gives it a configuration.
+
+    Raises kubectl.Refused or WaitedTooLong with the state of the pods.
+    """
     found = kubectl.get("-n", layout.NAMESPACE, "deployments", "-l", PARTS)
-    for item in found.get("items", []):
-        kubectl.rollout(f"deployment/{item['metadata']['name']}", layout.NAMESPACE, seconds)
+    names = [item["metadata"]["name"] for item in found.get("items", [])]
+    for name in names:
+        if name != DATAPLANE:
+            kubectl.rollout(f"deployment/{name}", layout.NAMESPACE, seconds)
+    if DATAPLANE in names:
+        waiting.until(
+            "the data plane's containers to start",
+            dataplane_started,
+            seconds=seconds,
+            every=0.5,
+            why_not=lambda: kubectl.kubectl("-n", layout.NAMESPACE, "get", "pods"),
+        )
+
+
+def dataplane_started() -> bool:
+    """Whether every wanted data-plane pod runs its present version and has passed its start."""
+    deployment = kubectl.get("-n", layout.NAMESPACE, "deployment", DATAPLANE)
+    wanted = deployment["spec"].get("replicas", 1)
+    pods = kubectl.get("-n", layout.NAMESPACE, "pods", "-l", COMPONENT).get("items", [])
+    started = [
+        container
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        for container in pod.get("status", {}).get("containerStatuses", [])
+        if container.get("started")
+    ]
+    updated = deployment.get("status", {}).get("updatedReplicas", 0)
+    return len(started) >= wanted and updated >= wanted
