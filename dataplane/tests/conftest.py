@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import hypothesis  # noqa: F401  its plugin imports it at the very end otherwise, where CPython 3.11.7 may fail (gh-106905)
 import psycopg
 import pytest
+from store_writing import SCHEMA
 
 from meridian_cluster import postgres, postgres_roles
 from meridian_cluster.postgres_roles import Dsns
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-SCHEMA = Path(__file__).parents[2] / "operator/meridian_operator/store/schema.sql"
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from meridian_dataplane.ingestion.building import prepare
 from meridian_dataplane.ingestion.documents import SourceDocument
 from meridian_dataplane.ingestion.publishing import Place, publish
 
+SCHEMA = Path(__file__).parents[2] / "operator/meridian_operator/store/schema.sql"
 GROUPS = ("staff",)
 
 

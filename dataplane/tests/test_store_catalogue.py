@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
-from conftest import SCHEMA
 from psycopg import sql
+from store_writing import SCHEMA
 
 from meridian_cluster.postgres_roles import Dsns
 from meridian_dataplane.adapters.postgres import PostgresRole, pool
@@ -137,7 +137,7 @@ FORBIDDEN_TO_APP = [
     "delete from meridian.tool_audit",
     "delete from meridian.outcomes",
     "update meridian.outcomes set request_id = 'x'",
-    "insert into meridian.documents (tenant_id, epoch, doc_id, current_version, content_hash, chunk_count) values ('a','e1','d',1,'',0)",
+    "insert into meridian.documents (tenant_id, epoch, doc_id, current_version, content_hash, chunk_count) values ('a','e','d',1,'',0)",  # noqa: E501
     "update meridian.chunks set acl_groups = '{x}'",
     "select * from meridian.evaluation_reports",
     "select error from meridian.epochs",

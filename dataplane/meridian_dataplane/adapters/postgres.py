@@ -45,12 +45,15 @@ def pool(dsn: str, *, permits: int, name: str = "store") -> Pool:
 
 
 @asynccontextmanager
-async def tenant_transaction(connections: Pool, tenant: str, timeout_s: float) -> AsyncIterator[Connection]:
+async def tenant_transaction(
+    connections: Pool, tenant: str, timeout_s: float, *, nested_loops: bool = True
+) -> AsyncIterator[Connection]:
     """A transaction that sees the rows of `tenant` and nothing else, and ends within `timeout_s` seconds.
 
     Raises StoreUnavailable when there is no connection, when the statement is too slow, or when the tenant is empty (T-24):
     an unset tenant would read as no rows, which is not the truth either. A connection whose command was cancelled or failed
-    half-way is thrown away, so that no late reply can reach the next user (T-31).
+    half-way is thrown away, so that no late reply can reach the next user (T-31). `nested_loops` false keeps the planner from
+    them: on a fresh partition, which has no statistics yet, they are the plan that can go badly wrong.
     """
     if not tenant:
         raise StoreUnavailable("a transaction needs a tenant")
@@ -61,8 +64,9 @@ async def tenant_transaction(connections: Pool, tenant: str, timeout_s: float) -
             try:
                 async with connection.transaction():
                     await connection.execute(
-                        "select set_config('app.tenant', %s, true), set_config('statement_timeout', %s, true)",
-                        [tenant, str(max(1, int(timeout_s * 1000)))],
+                        "select set_config('app.tenant', %s, true), set_config('statement_timeout', %s, true),"
+                        " set_config('enable_nestloop', %s, true)",
+                        [tenant, str(max(1, int(timeout_s * 1000))), "on" if nested_loops else "off"],
                     )
                     yield connection
             except psycopg.errors.QueryCanceled:

@@ -115,9 +115,8 @@ class PostgresIndex:
             "words": list(dict.fromkeys(normaliser.tokens(question)))[:MAX_TERMS],
             "candidates": max(candidates, limit),
         }
-        async with tenant_transaction(self.connections, tenant, timeout_s - (monotonic() - started)) as connection:
-            # A fresh partition has no statistics yet; a plan of nested loops is the one that can go badly wrong.
-            await connection.execute("select set_config('enable_nestloop', 'off', true)")
+        left = timeout_s - (monotonic() - started)
+        async with tenant_transaction(self.connections, tenant, left, nested_loops=False) as connection:
             rows = await (await connection.execute(_RETRIEVE, parameters)).fetchall()
         if not rows:
             raise StoreUnavailable(f"epoch {epoch!r} is not in this store")

@@ -125,6 +125,7 @@ def write(dsn: str, evaluation: Evaluation, found: dict[str, Any]) -> None:
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each question helps nobody
     with tempfile.TemporaryDirectory(prefix="meridian-") as state_dir:
         try:
             job = job_from(os.environ, Path(state_dir))

@@ -21,9 +21,12 @@ MAX_ERRORS = 20
 
 _MARKERS = re.compile(r"(?:\s*\[\d{1,3}\])+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(])")
-_STOPWORDS = frozenset(
-    ["a", "an", "and", "any", "are", "as", "at", "be", "been", "but", "by", "can", "do", "does", "for", "from", "had", "has", "have", "he", "her", "his", "i", "if", "in", "into", "is", "it", "its", "may", "more", "must", "no", "not", "of", "on", "one", "only", "or", "our", "she", "should", "so", "than", "that", "the", "their", "them", "then", "there", "these", "they", "this", "those", "to", "was", "we", "were", "what", "when", "where", "which", "who", "will", "with", "would", "you", "your"]
-)
+_STOP_TEXT = """
+a an and any are as at be been but by can do does for from had has have he her his i if in into is it its may
+more must no not of on one only or our she should so than that the their them then there these they this those
+to was we were what when where which who will with would you your
+"""
+_STOPWORDS = frozenset(_STOP_TEXT.split())
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def grounded(answered: Answered) -> tuple[int, int]:
     supported = total = 0
     for sentence, numbers in sentences_of(answered.text):
         words = content_words(sentence)
-        if not words or is_abstention(sentence):
+        if not words or claims_nothing(sentence):
             continue
         total += 1
         sources = [answered.cited[number] for number in numbers if number in answered.cited]
@@ -134,8 +137,15 @@ def sentences_of(text: str) -> list[tuple[str, tuple[int, ...]]]:
     return [(sentence, numbers) for sentence, numbers in found if sentence.strip(" .")]
 
 
-def is_abstention(sentence: str) -> bool:
-    return "could not find this in the documents" in sentence
+def claims_nothing(sentence: str) -> bool:
+    """An abstention, and what is said (by the model or by our own code) when there is no live data of an order."""
+    said = (
+        "could not find this in the documents",
+        "no access to live order data",
+        "Note: live data of order",
+        "Note: order",
+    )
+    return any(part in sentence for part in said)
 
 
 def content_words(text: str) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -173,5 +174,15 @@ def _answered(text: str, citations: Sequence[dict[str, Any]], seen: _Seen, recor
         cited_documents=tuple(c["docId"] for c in citations),
         citations_valid=record.citations_valid,
         citations_invalid=record.citations_invalid,
-        tool_text=json.dumps(seen.tool.fields, ensure_ascii=False) if seen.tool and seen.tool.live else "",
+        tool_text=_record_text(seen.tool),
     )
+
+
+def _record_text(tool: ToolOutcome | None) -> str:
+    """The order's fields as words to be supported by; amounts in minor units also as they are written, 4900 as 49.00."""
+    if tool is None or not tool.live:
+        return ""
+    text = json.dumps(tool.fields, ensure_ascii=False)
+    amounts = re.findall(r'"amountMinor": (\d+)', text)
+    # capturedAt: a payment with that field is a captured one.
+    return " ".join([text, "order each captured", *(f"{int(amount) / 100:.2f}" for amount in amounts)])
