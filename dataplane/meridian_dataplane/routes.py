@@ -22,7 +22,7 @@ from meridian_dataplane.ports import StoreUnavailable
 from meridian_dataplane.refusals import Refusal, not_found, problem, unavailable
 from meridian_dataplane.requests import Feedback, Question, authorization, read_body
 from meridian_dataplane.stages.deliver import error_event
-from meridian_dataplane.stages.identify import identify
+from meridian_dataplane.stages.identify import bearer, identify
 from meridian_dataplane.stages.settle import ShuttingDown
 from meridian_dataplane.telemetry import log_failure
 
@@ -39,6 +39,8 @@ _STREAM_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
 ]
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 Handler = Callable[[Request, Received], Awaitable[Response]]
 
 
@@ -46,6 +48,7 @@ def answers(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
     """POST /v1/answers"""
 
     async def handle(request: Request, received: Received) -> Response:
+        bearer(received.authorization)  # whoever shows no token has no body read
         asked = cast("Question", await read_body(request, Question))
         whole = Received(
             received.request_id,
@@ -162,7 +165,7 @@ def refused(refusal: Refusal, request_id: str, plane: Plane) -> Response:
 
 def frame(event: Event) -> bytes:
     """One event. Its data is one line of JSON, so no text in it can become framing (H-13, H-14)."""
-    data = json.dumps(event.data, ensure_ascii=False, separators=(",", ":"))
+    data = _encode(event.data)
     return f"event: {event.name}\ndata: {data}\n\n".encode()
 
 

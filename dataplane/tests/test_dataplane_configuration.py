@@ -243,6 +243,8 @@ async def test_a_damaged_newest_file_lets_the_older_one_serve_but_nothing_older_
     live = a_live(tmp_path)
     await live.start()
     assert (live.snapshot.generation, live.highest) == (41, 42)
+    assert (await live.offer(an_envelope(a_snapshot(41)), source="poll")).reason == "old_generation"
+    assert isinstance(await live.offer(an_envelope(a_snapshot(42)), source="poll"), Accepted)
     assert (await live.offer(an_envelope(a_snapshot(42)), source="poll")).reason == "old_generation"
     assert isinstance(await live.offer(an_envelope(a_snapshot(43)), source="poll"), Accepted)
 

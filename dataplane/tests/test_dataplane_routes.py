@@ -139,6 +139,12 @@ async def test_requests_without_a_valid_token_are_401():
             assert response.headers["www-authenticate"] == "Bearer"
 
 
+async def test_without_a_token_no_body_is_read():
+    async with a_world().client() as client:
+        response = await client.post("/v1/answers", content=b"x" * 70_000)
+        assert response.status_code == 401
+
+
 async def test_two_authorization_headers_long_ones_and_tokens_in_urls_are_refused():
     """T-11."""
     async with a_world().client() as client:

@@ -64,8 +64,11 @@ class Live:
         """Verify `raw` off the loop; accepted, it serves at once and is then kept on disk."""
         async with self._offering:
             current = self.snapshot
+            # A start from the older of two files may take up the newest generation again; below it nothing is taken.
+            behind = current is None or current.generation < self.highest
+            least = self.highest if behind else self.highest + 1
             judged = await asyncio.to_thread(
-                lambda: verify(raw, self._receiver(), current=current, least_generation=self.highest + 1)
+                lambda: verify(raw, self._receiver(), current=current, least_generation=max(1, least))
             )
             if isinstance(judged, Refused):
                 self._refuse(judged, source)
@@ -123,7 +126,7 @@ class Live:
         log("config_applied", generation=accepted.snapshot.generation, source=source)
 
     def _refuse(self, refused: Refused, source: str) -> None:
-        if refused.reason == "old_generation":
+        if refused.reason == "old_generation" and source != "poll":
             # The mounted copy lags behind the poll by a minute; that is no alarm.
             return
         self.refused = refused

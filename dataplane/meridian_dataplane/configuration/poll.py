@@ -59,7 +59,7 @@ async def _ask_once(live: Live, source: Source, replica: str, client: httpx.Asyn
     asked = {
         "have": applied,
         "replica": replica,
-        "applied": max(applied, live.highest),
+        "applied": applied,
         "wait": WAIT_SECONDS,
     }
     if refused is not None:

@@ -28,7 +28,7 @@ _DEFAULT_AUDIENCE = "meridian"
 
 def identify(received: Received, snapshot: Snapshot, *, stale: bool, keys: Keys, clock: Clock) -> Identified:
     """The request with its caller, by `snapshot` from now on."""
-    token = _bearer(received.authorization)
+    token = bearer(received.authorization)
     claims = _verified(token, snapshot, keys)
     caller = _caller(claims, snapshot, clock.now())
     return Identified(received, caller, snapshot, stale)
@@ -40,7 +40,8 @@ def caller_of(tenant: ServingTenant, subject: str, groups: tuple[str, ...], role
     return Caller(tenant, subject, tuple(sorted({*groups, *added})), roles)
 
 
-def _bearer(authorization: str) -> str:
+def bearer(authorization: str) -> str:
+    """The token of a header that holds exactly one; nothing is verified yet."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token or token != token.strip() or " " in token:
         raise unauthenticated("token_missing")
