@@ -75,8 +75,10 @@ class Kube:
         kind, meta = manifest["kind"], manifest["metadata"]
         path = _path(kind, meta["namespace"], meta["name"])
         body = {k: v for k, v in manifest.items() if k != "status"}
-        digest = sha256_hex(canonical_json(body))
-        body["metadata"] = {**meta, "annotations": {**(meta.get("annotations") or {}), APPLIED: digest}}
+        body["metadata"] = dict(meta)
+        if controller_uid(manifest):  # a field of somebody else's object (a replica count) leaves no mark on it
+            digest = sha256_hex(canonical_json(body))
+            body["metadata"]["annotations"] = {**(meta.get("annotations") or {}), APPLIED: digest}
         try:
             live = await self._call("GET", path)
         except NotFound:

@@ -10,7 +10,7 @@ from meridian_api.meta import ConfigMapRef
 from meridian_operator.cluster import Unreadable
 from meridian_operator.conditions import Say, conditions, cut, is_true, kstatus, timestamp
 from meridian_operator.indexepoch.objects import job_name
-from meridian_operator.indexepoch.observe import Observed
+from meridian_operator.indexepoch.seen import Observed
 from meridian_operator.plan import REST, SOON, EnsureEpoch, EventNote, Plan
 
 Rule = Callable[[Observed, datetime], Plan | None]

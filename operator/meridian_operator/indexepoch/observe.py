@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import ValidationError
 
 from meridian_api.digest import configmap_digest
 from meridian_api.v1alpha1.indexepoch import IndexEpochSpec
-from meridian_operator.cluster import Key, Manifest, Unreadable, controller_uid, find, find_all
+from meridian_operator.cluster import Key, Manifest, Unreadable, find, find_all
 from meridian_operator.converge import World
 from meridian_operator.demand import epoch_demand, live_releases, view
 from meridian_operator.indexepoch.objects import index_job, job_name
+from meridian_operator.indexepoch.seen import Observed
 from meridian_operator.store.partitions import epochs_of_tenant
 
 BUILD = """
@@ -25,34 +24,6 @@ select coalesce(sum(documents), 0)::bigint as documents, coalesce(sum(documents_
        coalesce(sum(chunks), 0)::bigint as chunks
   from meridian.epoch_sources where epoch = %s
 """
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What `decide` reads."""
-
-    object: Manifest
-    spec: IndexEpochSpec | None
-    problem: str = ""
-    tenants: frozenset[str] | Unreadable = frozenset()
-    """Tenant ids that have a policy."""
-    digests: dict[str, str | None] | Unreadable = field(default_factory=dict)
-    """Digest of each ConfigMap that the spec names; None: there is none."""
-    partitions: frozenset[str] | Unreadable = frozenset()
-    """Those of `spec.tenants` whose partition for this epoch exists."""
-    job: Manifest | None | Unreadable = None
-    wanted_job: Manifest | None = None
-    """What to create when there is no Job."""
-    build: dict[str, Any] | None | Unreadable = None
-    """Row of `epochs` of this very object (by uid)."""
-    progress: dict[str, Any] = field(default_factory=dict)
-    needed_by: tuple[str, ...] | Unreadable = ()
-    serving: bool = False
-
-    @property
-    def job_is_foreign(self) -> bool:
-        """The Job's name is taken by something that is not this epoch's."""
-        return isinstance(self.job, dict) and controller_uid(self.job) != self.object["metadata"]["uid"]
 
 
 async def observe(key: Key, world: World) -> Observed | None | Unreadable:

@@ -10,7 +10,7 @@ from meridian_api.v1alpha1.inferencepool import InferencePoolSpec
 from meridian_operator.cluster import Manifest, Ref, Unreadable, ref
 from meridian_operator.conditions import Say, conditions, cut, kstatus
 from meridian_operator.inferencepool.objects import manifests, predictor_scale, wanted_replicas, workload_name
-from meridian_operator.inferencepool.observe import Observed, Routing
+from meridian_operator.inferencepool.seen import Observed, Routing
 from meridian_operator.plan import REST, SOON, Plan
 
 Rule = Callable[[Observed, datetime], Plan | None]

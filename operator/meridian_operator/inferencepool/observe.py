@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
 from meridian_api.v1alpha1.inferencepool import InferencePoolSpec
 from meridian_operator.cluster import ClusterError, Key, Manifest, Unreadable, controller_uid, find, find_all
 from meridian_operator.converge import World
-from meridian_operator.demand import ServingView, live_releases, pool_demand, ready_replicas, view
+from meridian_operator.demand import live_releases, pool_demand, ready_replicas, view
 from meridian_operator.inferencepool import kserve_types
 from meridian_operator.inferencepool.objects import POOL_LABEL, VERSION_LABEL, workload_name
-
-DATAPLANE_SERVICE = "meridian-dataplane"
-WORKLOADS = ("InferenceService", "Deployment")
-
-
-@dataclass(frozen=True)
-class Routing:
-    """What the data plane may still send requests to."""
-
-    demand: dict[str, tuple[str, ...]]
-    """Version to the releases that need it."""
-    views: tuple[ServingView, ...]
-    ready: frozenset[str]
-    """Data-plane replicas that may get requests."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What `decide` reads. Names are workload names."""
-
-    object: Manifest
-    spec: InferencePoolSpec | None
-    problem: str = ""
-    kserve: bool = True
-    routing: Routing | Unreadable = field(default_factory=lambda: Unreadable("nothing", "not looked"))
-    workloads: tuple[Manifest, ...] = ()
-    """InferenceServices and Deployments that this pool controls."""
-    services: tuple[Manifest, ...] = ()
-    foreign: frozenset[str] = frozenset()
-    """Names of demanded versions that somebody else's object has."""
-    predictors: dict[str, int] = field(default_factory=dict)
-    """Replica count of the Deployment that KServe made, by InferenceService."""
-    pods: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """(existing, ready) by workload."""
+from meridian_operator.inferencepool.seen import Observed, Routing
 
 
 async def observe(key: Key, world: World) -> Observed | None | Unreadable:
@@ -100,7 +66,12 @@ async def _routing(key: Key, world: World) -> Routing | Unreadable:
     releases, configs, slices = await asyncio.gather(
         find_all(world.cluster, "Release", key.namespace),
         find_all(world.cluster, "ServingConfig", key.namespace),
-        find_all(world.cluster, "EndpointSlice", key.namespace, {"kubernetes.io/service-name": DATAPLANE_SERVICE}),
+        find_all(
+            world.cluster,
+            "EndpointSlice",
+            key.namespace,
+            {"kubernetes.io/service-name": world.settings.dataplane_service},
+        ),
     )
     if isinstance(releases, Unreadable):
         return releases

@@ -9,7 +9,7 @@ from typing import Any
 from meridian_operator.cluster import Manifest, Unreadable
 from meridian_operator.conditions import Say, conditions, cut, is_true, kstatus
 from meridian_operator.plan import REST, SOON, EnsureTenant, EventNote, Plan
-from meridian_operator.tenantpolicy.observe import Observed
+from meridian_operator.tenantpolicy.seen import Observed
 
 Rule = Callable[[Observed, datetime], Plan | None]
 ACCEPTED = Say("Accepted", True, "Valid")

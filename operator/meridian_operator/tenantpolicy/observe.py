@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from meridian_api.v1alpha1.tenantpolicy import TenantPolicySpec
-from meridian_operator.cluster import Key, Manifest, Unreadable, find, find_all
+from meridian_operator.cluster import Key, Unreadable, find, find_all
 from meridian_operator.converge import World
 from meridian_operator.demand import view
 from meridian_operator.store.partitions import epochs_of_tenant
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What `decide` reads."""
-
-    object: Manifest
-    spec: TenantPolicySpec | None
-    problem: str = ""
-    others: tuple[Manifest, ...] | Unreadable = ()
-    """Other policies of the namespace."""
-    epochs: frozenset[str] | None | Unreadable = None
-    """Epochs with a partition of this tenant; None: the tenant has none itself."""
-    serving_in: tuple[str, ...] | Unreadable = ()
-    """Regions whose stored ServingConfig holds this tenant."""
+from meridian_operator.tenantpolicy.seen import Observed
 
 
 async def observe(key: Key, world: World) -> Observed | None | Unreadable:
