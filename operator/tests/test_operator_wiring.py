@@ -206,7 +206,10 @@ async def test_what_is_created_while_the_list_is_on_its_way_is_not_forgotten() -
     rig.leading.wake(rig.place.put("Release", "new", release_wire()))
     await asyncio.sleep(9)
     assert rig.leading._queue is not None
-    assert "new" in rig.passes and rig.leading._queue.keys("Release") == {key("Release", "known"), key("Release", "new")}
+    assert "new" in rig.passes and rig.leading._queue.keys("Release") == {
+        key("Release", "known"),
+        key("Release", "new"),
+    }
     leading.cancel()
 
 
