@@ -160,11 +160,13 @@ async def find(cluster: Cluster, kind: str, namespace: str, name: str) -> Manife
 async def find_all(
     cluster: Cluster, kind: str, namespace: str, labels: Mapping[str, str] | None = None
 ) -> tuple[Manifest, ...] | Unreadable:
-    """All live objects of a kind (none when the kind is not served), or Unreadable."""
+    """All live objects of a kind, or Unreadable. A kind of others that is not served has none; one of ours cannot be missing,
+    so its absence (a CRD that is being installed again, K-05) is never taken for "nothing is demanded".
+    """
     try:
         return tuple(await cluster.list(kind, namespace, labels))
-    except NotFound:
-        return ()
+    except NotFound as error:
+        return Unreadable(kind, str(error)[:300]) if RESOURCES[kind].api_version == API_VERSION else ()
     except ClusterError as error:
         return Unreadable(kind, str(error)[:300])
 

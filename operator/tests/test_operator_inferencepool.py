@@ -125,6 +125,19 @@ async def test_an_unreadable_list_of_releases_starts_and_stops_nothing() -> None
     assert place.condition("InferencePool", "qwen", "Ready")["reason"] == "DemandUnknown"
 
 
+async def test_a_missing_crd_of_ours_is_not_an_empty_list() -> None:
+    """K-05: while a CRD is installed again nothing is removed for want of releases."""
+    place = Place()
+    place.pool()
+    place.release("r1", "v1", "Canary")
+    await look(place)
+    for kind in ("Release", "ServingConfig"):
+        place.cluster._absent = (kind,)
+        await look(place)
+        assert place.names("Deployment") == {V1}
+        assert place.condition("InferencePool", "qwen", "Ready")["reason"] == "DemandUnknown"
+
+
 async def test_a_pool_of_kserve_without_kserve_says_so_and_recovers() -> None:
     place = Place(absent=("InferenceService",))
     place.pool(provider="KServe")
