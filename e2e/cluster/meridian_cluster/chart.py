@@ -81,16 +81,24 @@ def wait(seconds: int = 180) -> None:
 
 
 def dataplane_started() -> bool:
-    """Whether every wanted data-plane pod runs its present version and has passed its start."""
+    """Whether the present version runs and every data-plane pod has passed its start.
+
+    Not all have to be of the present version: an update goes on only as pods become Ready, and
+    without a Release none does.
+    """
     deployment = kubectl.get("-n", layout.NAMESPACE, "deployment", DATAPLANE)
-    wanted = deployment["spec"].get("replicas", 1)
-    pods = kubectl.get("-n", layout.NAMESPACE, "pods", "-l", COMPONENT).get("items", [])
-    started = [
-        container
-        for pod in pods
+    status = deployment.get("status", {})
+    if status.get("observedGeneration", 0) < deployment["metadata"]["generation"]:
+        return False
+    pods = [
+        pod
+        for pod in kubectl.get("-n", layout.NAMESPACE, "pods", "-l", COMPONENT).get("items", [])
         if "deletionTimestamp" not in pod["metadata"]
-        for container in pod.get("status", {}).get("containerStatuses", [])
-        if container.get("started")
     ]
-    updated = deployment.get("status", {}).get("updatedReplicas", 0)
-    return len(started) >= wanted and updated >= wanted
+    enough = len(pods) >= deployment["spec"].get("replicas", 1)
+    return enough and status.get("updatedReplicas", 0) >= 1 and all(map(_started, pods))
+
+
+def _started(pod: kubectl.Manifest) -> bool:
+    containers = pod.get("status", {}).get("containerStatuses", [])
+    return bool(containers) and all(container.get("started") for container in containers)

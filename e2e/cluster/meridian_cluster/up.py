@@ -98,6 +98,9 @@ def _installation(narrator: Narrator, refs: dict[str, str]) -> None:
     with narrator.step("Kinds, keys and secrets", "kinds Established"):
         narrator.say(f"{installation.apply_kinds()} kinds of meridian.dev")
         installation.apply_secrets(dsns)
+    with narrator.step("Samples with the digests of these images"):
+        folder = rendering.render_samples(refs)
+        narrator.say(f"rendered into {folder}" if folder else "no templates")
     with narrator.step("KServe", "its controller"):
         kserve.wait()
     with narrator.step(
@@ -108,9 +111,6 @@ def _installation(narrator: Narrator, refs: dict[str, str]) -> None:
         if not chart.install(refs):
             narrator.say("skipped the chart: charts/meridian/Chart.yaml does not exist")
         chart.wait()
-    with narrator.step("Samples with the digests of these images"):
-        folder = rendering.render_samples(refs)
-        narrator.say(f"rendered into {folder}" if folder else "no templates")
 
 
 def _what_next(narrator: Narrator) -> None:
