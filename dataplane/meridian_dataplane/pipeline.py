@@ -40,6 +40,7 @@ async def answer_as(identified: Identified, on: Plane) -> AsyncIterator[AsyncGen
                 tools=on.tools,
                 clock=on.clock,
                 retries=on.retries,
+                gate=on.retrieval_gate,
                 audit=on.spool.audit,
             )
             prompt = assemble(grounded)

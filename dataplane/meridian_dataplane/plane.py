@@ -63,6 +63,8 @@ class Plane:
     health: Health
     spool: Spool
     retries: RetryBudget = field(default_factory=RetryBudget)
+    retrieval_gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+    """Searches at once; they are the store's heaviest statements."""
     role_checked: bool = False
     """Latched: a store that goes away later does not make every replica unready at once (IV-29)."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -154,6 +156,7 @@ async def build_plane(settings: Settings, *, poll_configuration: bool = True) ->
             role=PostgresRole(reads),
             metrics=metrics,
         )
+        plane.retrieval_gate = asyncio.Semaphore(settings.retrieval_permits)
         await keys.load()
         await live.start()
         # Loading the embedding model takes longer than a retrieval may; no request shall pay for it.

@@ -56,6 +56,8 @@ class Settings:
     host: str = "0.0.0.0"
     public_port: int = 8080
     admin_port: int = 8081
+    retrieval_permits: int = 4
+    """Searches that this replica lets the store work on at once; the others wait their turn."""
     grace_seconds: int = 30
     """From SIGTERM to the end of the process; below the pod's terminationGracePeriodSeconds."""
     beat_seconds: int = 3
@@ -89,6 +91,13 @@ def _port(text: str) -> int:
     return number
 
 
+def _permits(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 64:
+        raise ValueError("not between 1 and 64")
+    return number
+
+
 def _seconds(text: str) -> int:
     number = int(text)
     if not 0 <= number <= 3600:
@@ -107,6 +116,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "public_keys_dir": Path,
     "public_port": _port,
     "admin_port": _port,
+    "retrieval_permits": _permits,
     "grace_seconds": _seconds,
     "beat_seconds": _seconds,
 }

@@ -381,3 +381,15 @@ async def test_a_store_that_is_away_loses_neither_the_answer_nor_the_record():
     assert await world.plane.spool.drained(3)
     assert len(world.records.written) == 1
     spool.cancel()
+
+
+async def test_in_a_burst_searches_take_turns_and_what_waits_too_long_is_refused():
+    """S-83, IV-24: the store is never asked for more at once than it can do in time."""
+    world = a_world(a_snapshot(serving=a_manifest(settings={"admission": {"maxWaitMs": 500}})))
+    world.index.delay_s = 0.2
+    running = [asyncio.create_task(world.ask(request_id=f"{n:032x}")) for n in range(20)]
+    found = await asyncio.gather(*running, return_exceptions=True)
+    answered = [one for one in found if isinstance(one, list)]
+    assert 8 <= len(answered) <= 12
+    assert {one.code for one in found if isinstance(one, Refusal)} == {"retrieval_wait"}
+    assert world.plane.admission.in_flight == 0

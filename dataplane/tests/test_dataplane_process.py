@@ -35,7 +35,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def wait_for(url: str, status: int = 200, seconds: float = 40) -> None:
+def wait_for(url: str, status: int = 200, seconds: float = 90) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:

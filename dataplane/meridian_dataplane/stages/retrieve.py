@@ -1,4 +1,4 @@
-"""What the answer may rest on. Takes an Admitted; gives a Grounded; refuses with 503 `retrieval_unavailable`; writes audit.
+"""What the answer may rest on. Takes an Admitted; gives a Grounded; refuses with 503 or 429; writes audit.
 
 Retrieval and the order lookup run at the same time (S-12). When retrieval fails there is no answer: the model's memory is no
 source (S-86). The read is idempotent, so it may be tried once more, within its time and the retry budget (S-81).
@@ -15,7 +15,7 @@ import anyio
 
 from meridian_dataplane.calls import Grounded, Passage, Pinned, ToolAudit, ToolOutcome
 from meridian_dataplane.ports import Clock, Index, StoreUnavailable, Tools
-from meridian_dataplane.refusals import unavailable
+from meridian_dataplane.refusals import busy, unavailable
 from meridian_dataplane.run import Run
 from meridian_dataplane.stages.admit import Admitted
 from meridian_dataplane.stages.lookup import look_up
@@ -49,6 +49,7 @@ async def ground(
     tools: Tools,
     clock: Clock,
     retries: RetryBudget,
+    gate: asyncio.Semaphore,
     audit: Callable[[ToolAudit], None],
 ) -> Grounded:
     """Both reads at once; the time until the slower one is what the request pays."""
@@ -56,9 +57,16 @@ async def ground(
     passages: Sequence[Passage] | None = None
     tool: ToolOutcome | None = None
 
+    overdue = False
+
     async def retrieve() -> None:
-        nonlocal passages
-        passages = await _timed("retrieve", run, clock, _retrieve(pinned, index, clock, retries))
+        nonlocal passages, overdue
+        overdue = not await _timed("retrieve_wait", run, clock, _through(gate, pinned, clock))
+        if not overdue:
+            try:
+                passages = await _timed("retrieve", run, clock, _retrieve(pinned, index, clock, retries))
+            finally:
+                gate.release()
 
     async def lookup() -> None:
         nonlocal tool
@@ -71,6 +79,8 @@ async def ground(
         both.start_soon(lookup)
     run.stage_ms["ground"] = _ms(clock.monotonic() - began)
     run.tool_outcome = tool.outcome if tool else None
+    if overdue:
+        raise busy("retrieval_wait", "The wait would be longer than this service allows.", 2)
     if passages is None:
         raise unavailable(
             "retrieval_unavailable",
@@ -78,6 +88,17 @@ async def ground(
         )
     run.retrieved = tuple(passages)
     return Grounded(pinned, tuple(passages), tool)
+
+
+async def _through(gate: asyncio.Semaphore, pinned: Pinned, clock: Clock) -> bool:
+    """Whether its turn came in time. Without turns a burst would make every search slow and none succeed."""
+    left = pinned.deadline_at - clock.monotonic()
+    try:
+        async with asyncio.timeout(min(pinned.manifest.settings.admission.max_wait_ms / 1000, left)):
+            await gate.acquire()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _retrieve(pinned: Pinned, index: Index, clock: Clock, retries: RetryBudget) -> Sequence[Passage] | None:
