@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from psycopg import sql
+from psycopg import conninfo, sql
 
 ROLES = ("meridian_owner", "meridian_app", "meridian_ingest", "meridian_evidence")
 ATTRIBUTES = "login nosuperuser nobypassrls nocreatedb nocreaterole noreplication"
@@ -105,8 +105,7 @@ def fresh_database(dsns: Dsns, database: str) -> Dsns:
     """Another, empty database on the same server with the same roles: isolation between tests
     that share one throw-away server."""
     parts = [
-        psycopg.conninfo.conninfo_to_dict(dsn)
-        for dsn in (dsns.owner, dsns.app, dsns.ingest, dsns.evidence)
+        conninfo.conninfo_to_dict(dsn) for dsn in (dsns.owner, dsns.app, dsns.ingest, dsns.evidence)
     ]
     passwords = {str(part["user"]): str(part["password"]) for part in parts}
     superuser = dsns.superuser.replace(f"/{parts[0]['dbname']}?", "/postgres?")
