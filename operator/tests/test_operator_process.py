@@ -25,7 +25,7 @@ from meridian_api.digest import configmap_digest
 from meridian_operator import kube
 from meridian_operator.cluster import Conflict
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 DOCS = {"documents.jsonl": "{}\n"}
 GOLDEN = {"golden.jsonl": '{"id": "1"}\n'}
 
@@ -74,7 +74,7 @@ def installation(real_server: str, tmp_path_factory: pytest.TempPathFactory) -> 
                     process.wait()
 
 
-async def until(what: str, holds: Callable[[], Awaitable[object]], seconds: float = 60) -> Any:
+async def until(what: str, holds: Callable[[], Awaitable[object]], seconds: float = 150) -> Any:
     deadline = time.monotonic() + seconds
     while True:
         found = await holds()
@@ -182,7 +182,7 @@ async def _is_stopped_past_its_lease(installation: Installation, cluster: kube.K
     finally:
         os.kill(stopped.pid, signal.SIGCONT)
     began = len(installation.events("op-1"))
-    await until("the first has exited", lambda: _true(stopped.poll() is not None), seconds=30)
+    await until("the first has exited", lambda: _true(stopped.poll() is not None))
     assert stopped.returncode == 1
     assert not [e for e in installation.events("op-1")[began:] if e["event"] in ("status", "switch")]
 
@@ -208,7 +208,7 @@ async def _is_quiet_and_leaves_cleanly(installation: Installation, cluster: kube
     assert {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in await _all(cluster)} == before
     last = installation.processes[-1]
     last.terminate()
-    await until("it has exited", lambda: _true(last.poll() is not None), seconds=20)
+    await until("it has exited", lambda: _true(last.poll() is not None))
     assert last.returncode == 0
     assert (await lease(cluster))[0] == ""
 
