@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all that a newcomer needs; both install what is missing.
 SHELL := /bin/bash
 VENV := .venv
+UV := 0.13.9
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml 2>/dev/null | sha256sum | cut -c1-16)
 
@@ -11,7 +12,8 @@ help: ## this list
 install: $(STAMP) ## Python dependencies, pinned by hash, into .venv
 $(STAMP): requirements.lock pyproject.toml
 	test -x $(PY) || python3 -m venv $(VENV) || (apt-get update -qq && apt-get install -y -qq python3-venv && python3 -m venv $(VENV))
-	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "uv>=0.9"
+	$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip >/dev/null
+	$(PY) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore "uv==$(UV)"
 	$(PY) -m uv pip install --quiet --python $(PY) --require-hashes -r requirements.lock
 	$(PY) -m uv pip install --quiet --python $(PY) --no-deps --editable .
 	rm -f $(VENV)/.installed-* && touch $@
@@ -41,7 +43,7 @@ lint: install ## format, lint, types, import contracts, generated files
 	$(PY) crds/samples/build_content.py --check
 
 test: install lint ## everything that needs no node: real kube-apiserver, real PostgreSQL
-	$(PY) -m meridian_cluster.binaries kubernetes
+	$(PY) -m meridian_cluster.binaries kube-apiserver
 	$(PY) -m pytest
 
 e2e: install ## stories and drills on the real node

@@ -38,7 +38,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="meridian", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="meridian", description="Meridian from the command line.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = given[0] if given else ""
     for name, command in COMMANDS.items():

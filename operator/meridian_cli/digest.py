@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
         for manifest in found:
             print(f"{manifest['metadata']['name']} {configmap_digest(manifest.get('data') or {})}")
             if not manifest.get("immutable"):
-                print(f"  set `immutable: true` on {manifest['metadata']['name']}: a pin cannot hold what may change", file=sys.stderr)
+                name = manifest["metadata"]["name"]
+                print(f"  set `immutable: true` on {name}: a pin cannot hold what may change", file=sys.stderr)
                 status = 1
     return status
 

@@ -90,10 +90,7 @@ def write_credentials(endpoint: Endpoint) -> None:
     rows = []
     for account in ACCOUNTS:
         path = endpoint.pki / f"{account.name}.kubeconfig"
-        if path.exists():
-            token = json.loads(path.read_text())["users"][0]["user"]["token"]
-        else:
-            token = secrets.token_hex(24)
+        token = _token_in(path) if path.exists() else secrets.token_hex(24)
         path.touch(mode=0o600)
         path.write_text(kubeconfig(endpoint, account.name, token))
         groups = f',"{",".join(account.groups)}"' if account.groups else ""
@@ -101,6 +98,10 @@ def write_credentials(endpoint: Endpoint) -> None:
     tokens = endpoint.pki / "tokens.csv"
     tokens.touch(mode=0o600)
     tokens.write_text("".join(rows))
+
+
+def _token_in(kubeconfig_file: Path) -> str:
+    return str(json.loads(kubeconfig_file.read_text())["users"][0]["user"]["token"])
 
 
 def etcd_command(endpoint: Endpoint, data: Path, *, durable: bool) -> list[str | Path]:
@@ -195,7 +196,7 @@ def temporary() -> Iterator[TemporaryServer]:
             why_not=lambda: (root / "apiserver.log").read_text(errors="replace")[-1500:],
         )
         admin = endpoint.pki / "admin.kubeconfig"
-        token = json.loads(admin.read_text())["users"][0]["user"]["token"]
+        token = _token_in(admin)
         yield TemporaryServer(admin, endpoint.url, token, endpoint.pki / "ca.crt")
     finally:
         for process in reversed(started):  # an API server without its etcd ignores SIGTERM
