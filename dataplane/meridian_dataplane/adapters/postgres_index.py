@@ -26,7 +26,8 @@ PER_DOCUMENT = 3
 """Chunks of one document among the result, so that one long document cannot fill it (Q-67)."""
 
 # `visible` is the one place that says what a caller may see; both legs read nothing but it (Q-05, Q-11). It is materialised,
-# so that the partition is scanned once and no plan can bring an index and its own idea of a limit into a leg.
+# so that the partition is scanned once and no plan can bring an index and its own idea of a limit into a leg. Most rows hold
+# none of the question's words: `any_term` says so in one look, where each single term would unpack the row's words again.
 _RETRIEVE: LiteralString = """
 with epoch as (
   select e.embedding_model from meridian.epochs e where e.name = %(epoch)s::text
@@ -36,10 +37,14 @@ terms as materialized (
   from (select distinct to_tsquery('english', word) as term from unnest(%(words)s::text[]) word) t
   where numnode(term) > 0
 ),
+any_term as materialized (
+  select to_tsquery('english', string_agg(word, ' | ')) as term from unnest(%(words)s::text[]) word
+),
 visible as materialized (
   select c.doc_id, c.version, c.ordinal,
          c.embedding <=> %(vector)s::vector as distance,
-         array(select t.number from terms t where c.tsv @@ t.term) as matched
+         case when c.tsv @@ (select term from any_term)
+              then array(select t.number from terms t where c.tsv @@ t.term) else '{}'::bigint[] end as matched
   from meridian.chunks c
   join meridian.documents d on d.tenant_id = c.tenant_id and d.epoch = c.epoch and d.doc_id = c.doc_id
    and d.current_version = c.version and not d.deleted
