@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from meridian_cli.traffic import TrafficSettings, read_questions, run_traffic
 from meridian_cli.traffic_report import Record, TrafficReport, as_table
 
 QUESTIONS = Path(__file__).parent / "questions.jsonl"
+RATE = float(os.environ.get("MERIDIAN_STORY_RPS", "20"))
+"""Requests per second in which a canary is judged; fewer where other work shares the machine."""
 
 
 class BackgroundTraffic:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import candidates
 import pytest
-from background_traffic import BackgroundTraffic
+from background_traffic import RATE, BackgroundTraffic
 from live_cluster import LiveCluster, is_true
 from serving_watch import ServingWatch, ready_replicas
 
@@ -27,7 +27,7 @@ def test_a_bad_release_is_rolled_back_before_it_gets_more(cluster: LiveCluster, 
     name = bad["metadata"]["name"]
     submitted.append(name)
 
-    with BackgroundTraffic(url, rps=20) as users, ServingWatch(cluster, candidates.SERVICE) as watch:
+    with BackgroundTraffic(url, rps=RATE) as users, ServingWatch(cluster, candidates.SERVICE) as watch:
         cluster.apply(bad)
         candidates.wait_for_phase(cluster, name, "Canary", seconds=240)
         candidates.wait_for_phase(cluster, name, "RolledBack", seconds=300)

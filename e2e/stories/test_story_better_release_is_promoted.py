@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import candidates
 import pytest
-from background_traffic import BackgroundTraffic
+from background_traffic import RATE, BackgroundTraffic
 from live_cluster import LiveCluster, is_true
 from serving_watch import ServingWatch, ready_replicas
 
@@ -18,7 +18,7 @@ def test_a_better_release_is_promoted_on_evidence(cluster: LiveCluster, url: str
     name = better["metadata"]["name"]
     submitted.append(name)
 
-    with BackgroundTraffic(url, rps=20) as users, ServingWatch(cluster, candidates.SERVICE) as watch:
+    with BackgroundTraffic(url, rps=RATE) as users, ServingWatch(cluster, candidates.SERVICE) as watch:
         cluster.apply(better)
         candidates.wait_for_phase(cluster, name, "Canary", seconds=240)
         pods_in_canary = _pods(cluster, name)

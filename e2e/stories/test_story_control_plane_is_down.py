@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import candidates
 import httpx
 import pytest
-from background_traffic import BackgroundTraffic
+from background_traffic import RATE, BackgroundTraffic
 from live_cluster import LiveCluster
 from serving_watch import look, ready_replicas
 
@@ -71,7 +71,7 @@ def test_answers_go_on_without_control_plane_and_releases_work_afterwards(
     again = candidates.candidate(cluster, "after-outage", version=candidates.GOOD_VERSION)
     name = again["metadata"]["name"]
     submitted.append(name)
-    with BackgroundTraffic(url, rps=20) as users:
+    with BackgroundTraffic(url, rps=RATE) as users:
         cluster.apply(again)
         candidates.wait_for_phase(cluster, name, "Promoted", seconds=420)
     after = look(cluster, candidates.SERVICE)

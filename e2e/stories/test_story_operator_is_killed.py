@@ -5,7 +5,7 @@ from __future__ import annotations
 import candidates
 import node_containers
 import pytest
-from background_traffic import BackgroundTraffic
+from background_traffic import RATE, BackgroundTraffic
 from live_cluster import LiveCluster, condition, is_true
 from serving_watch import ServingWatch, ready_replicas
 
@@ -21,7 +21,7 @@ def test_a_killed_operator_ends_the_canary_with_the_same_result(
     name = release["metadata"]["name"]
     submitted.append(name)
 
-    with BackgroundTraffic(url, rps=20) as users, ServingWatch(cluster, candidates.SERVICE) as watch:
+    with BackgroundTraffic(url, rps=RATE) as users, ServingWatch(cluster, candidates.SERVICE) as watch:
         cluster.apply(release)
         candidates.wait_for_phase(cluster, name, "Canary", seconds=240)
         killed = [(pod["metadata"]["name"], node_containers.kill(pod)) for pod in cluster.pods_of(OPERATOR)]
