@@ -33,9 +33,7 @@ def read_document(path: Path) -> dict[str, object]:
     document = yaml.safe_load(front)
     if document["docId"] != path.stem:
         raise ValueError(f"{path.name}: docId is {document['docId']}, name the file after it")
-    record: dict[str, object] = {
-        key: document[key] for key in ("docId", "version", "title", "sourceUri", "aclGroups")
-    }
+    record: dict[str, object] = {key: document[key] for key in ("docId", "version", "title", "sourceUri", "aclGroups")}
     record["text"] = body.strip() + "\n"
     return record
 
@@ -91,12 +89,9 @@ def template_files() -> dict[str, list[dict[str, object]]]:
     return {
         "10-prompts.yaml": [prompt("prompt-support-1"), prompt("prompt-support-2")],
         "11-tools.yaml": [tool("tool-get-order-2")],
-        "12-golden.yaml": [
-            config_map("golden-support-1", {"golden.jsonl": json_lines(golden_cases())})
-        ],
+        "12-golden.yaml": [config_map("golden-support-1", {"golden.jsonl": json_lines(golden_cases())})],
         "20-documents.yaml": [
-            config_map(f"documents-{tenant}", {"documents.jsonl": json_lines(documents(tenant))})
-            for tenant in TENANTS
+            config_map(f"documents-{tenant}", {"documents.jsonl": json_lines(documents(tenant))}) for tenant in TENANTS
         ],
     }
 

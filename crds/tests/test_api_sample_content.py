@@ -34,13 +34,10 @@ def _load_script() -> ModuleType:
 
 build_content = _load_script()
 DOCUMENTS: dict[str, dict[str, Any]] = {
-    tenant: {d["docId"]: d for d in build_content.documents(tenant)}
-    for tenant in build_content.TENANTS
+    tenant: {d["docId"]: d for d in build_content.documents(tenant)} for tenant in build_content.TENANTS
 }
 GOLDEN: list[dict[str, Any]] = build_content.golden_cases()
-QUESTIONS: list[dict[str, Any]] = [
-    json.loads(line) for line in TRAFFIC.read_text(encoding="utf-8").splitlines()
-]
+QUESTIONS: list[dict[str, Any]] = [json.loads(line) for line in TRAFFIC.read_text(encoding="utf-8").splitlines()]
 ANSWERED = [case for case in GOLDEN if not case["abstain"]]
 ABSTAINED = [case for case in GOLDEN if case["abstain"]]
 

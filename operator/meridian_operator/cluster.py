@@ -94,6 +94,14 @@ class Unreachable(ClusterError):
     """No answer in time, 429, or a 5xx: nothing is known about the effect of a write."""
 
 
+@dataclass(frozen=True)
+class Subject:
+    """Whom a reviewed token belongs to. `pod` is the pod that it is bound to, where it is bound to one."""
+
+    name: str
+    pod: str | None = None
+
+
 class Cluster(Protocol):
     """All methods raise ClusterError's children only, and answer or fail within about 10 s."""
 
@@ -134,8 +142,8 @@ class Cluster(Protocol):
         """Delete in the background if the live uid is `ref.uid`; absent or replaced counts as done (K-21)."""
         ...
 
-    async def review_token(self, token: str, audience: str) -> str | None:
-        """The user name of a ServiceAccount token that is valid for `audience` (TokenReview); None for any other token."""
+    async def review_token(self, token: str, audience: str) -> Subject | None:
+        """The subject of a ServiceAccount token that is valid for `audience` (TokenReview); None for any other token."""
         ...
 
 

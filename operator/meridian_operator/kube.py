@@ -27,6 +27,7 @@ from meridian_operator.cluster import (
     Ref,
     Refused,
     Resource,
+    Subject,
     Unreachable,
     controller_uid,
 )
@@ -112,7 +113,7 @@ class Kube:
         except (NotFound, Conflict):
             return  # gone, or another object of that name
 
-    async def review_token(self, token: str, audience: str) -> str | None:
+    async def review_token(self, token: str, audience: str) -> Subject | None:
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -122,7 +123,9 @@ class Kube:
         status = answer.get("status") or {}
         if not status.get("authenticated") or audience not in (status.get("audiences") or ()):
             return None
-        return status.get("user", {}).get("username")
+        user = status.get("user", {})
+        pods = (user.get("extra") or {}).get("authentication.kubernetes.io/pod-name") or (None,)
+        return Subject(str(user.get("username", "")), pods[0])
 
     async def _put(self, manifest: Manifest, subresource: str) -> Manifest:
         meta = manifest["metadata"]

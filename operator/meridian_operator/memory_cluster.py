@@ -17,6 +17,7 @@ from meridian_operator.cluster import (
     NotFound,
     Ref,
     Refused,
+    Subject,
     controller_uid,
 )
 
@@ -33,7 +34,7 @@ class MemoryCluster:
         """(verb, kind, name) of every write that changed something."""
         self.fail: Callable[[str, str, str], ClusterError | None] = lambda verb, kind, name: None
         """Asked before every call; an answer is raised."""
-        self.tokens: dict[tuple[str, str], str] = {}
+        self.tokens: dict[tuple[str, str], Subject] = {}
         """User names by (token, audience)."""
         self._absent = absent
         self._versions = itertools.count(1)
@@ -96,7 +97,7 @@ class MemoryCluster:
         self.writes.append(("delete", ref.kind, ref.name))
         self.remove(ref.kind, ref.namespace, ref.name)
 
-    async def review_token(self, token: str, audience: str) -> str | None:
+    async def review_token(self, token: str, audience: str) -> Subject | None:
         await self._enter("review_token", "ConfigMap", "")
         return self.tokens.get((token, audience))
 

@@ -46,8 +46,18 @@ def a_spec(**changes: Any) -> ReleaseSpec:
     return ReleaseSpec.from_wire({k: v for k, v in spec_wire(**changes).items() if v is not None})
 
 
-def live(serving: str = BEFORE, candidate: str | None = None, weight: int = 0, *, acknowledged: bool = True, at: int = 7) -> Live:
-    return Live(f"rv{at}", at, serving, candidate, weight, acknowledged, "" if acknowledged else "generation 7 is not applied by a")
+def live(
+    serving: str = BEFORE, candidate: str | None = None, weight: int = 0, *, acknowledged: bool = True, at: int = 7
+) -> Live:
+    return Live(
+        f"rv{at}",
+        at,
+        serving,
+        candidate,
+        weight,
+        acknowledged,
+        "" if acknowledged else "generation 7 is not applied by a",
+    )
 
 
 def status(phase: str = "Pending", *, attempt: int = 1, ago: float = 20, **more: Any) -> dict[str, Any]:
@@ -115,7 +125,12 @@ def seen(
 def in_canary(*, ago: float = 20, **changes: Any) -> Seen:
     """At 50 %, acknowledged, with enough good evidence to be promoted."""
     stored = changes.pop("stored", None) or status("Canary", ago=ago)
-    parts: dict[str, Any] = {"live": live(BEFORE, changes.get("name", NAME), 50), "tally": tally(), "metrics": metrics(), **changes}
+    parts: dict[str, Any] = {
+        "live": live(BEFORE, changes.get("name", NAME), 50),
+        "tally": tally(),
+        "metrics": metrics(),
+        **changes,
+    }
     return seen(stored, **parts)
 
 

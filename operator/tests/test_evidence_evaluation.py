@@ -12,7 +12,9 @@ from meridian_operator.evidence.evaluation import gates
 FLOORS = a_spec().eval
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*GOOD_REPORT, "x"]), inner, max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*GOOD_REPORT, "x"]), inner, max_size=8)
+    ),
 )
 
 
@@ -20,7 +22,9 @@ def test_a_report_that_reaches_every_floor_passes_each_by_name():
     """S-02."""
     found = {e.name: e.verdict for e in gates(GOOD_REPORT, FLOORS)}
     assert set(found.values()) == {"Pass"}
-    assert {"offline-recall-at-6", "offline-citation-validity", "offline-abstention", "offline-task-success"} <= set(found)
+    assert {"offline-recall-at-6", "offline-citation-validity", "offline-abstention", "offline-task-success"} <= set(
+        found
+    )
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,9 @@ def test_the_window_follows_the_phase_within_bounds():
 
 # ------------------------------------------------------------------------------------------------ PostgreSQL
 
-ASKED = Window("support", "new", "candidate", "old", NOW - timedelta(minutes=5), NOW, timedelta(seconds=40), eligible_only=True)
+ASKED = Window(
+    "support", "new", "candidate", "old", NOW - timedelta(minutes=5), NOW, timedelta(seconds=40), eligible_only=True
+)
 
 
 def row(release: str, arm: str, **changes: Any) -> dict[str, Any]:
@@ -124,7 +126,9 @@ def test_both_arms_are_counted_and_an_absent_arm_is_zero():
     assert tally([], ASKED) == Tally(Counts(), Counts())
 
 
-@pytest.mark.parametrize("bad", [{"judged": "x"}, {"judged": None}, {"successes": 41}, {"requests": -1}, {"judged": 60}])
+@pytest.mark.parametrize(
+    "bad", [{"judged": "x"}, {"judged": None}, {"successes": 41}, {"requests": -1}, {"judged": 60}]
+)
 def test_rows_that_cannot_be_are_no_evidence(bad: dict[str, Any]):
     """R-03."""
     assert tally([row("new", "candidate", **bad)], ASKED) is None

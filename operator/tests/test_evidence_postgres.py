@@ -31,7 +31,9 @@ def dsns() -> Iterator[Dsns]:
         yield made
 
 
-def write(dsns: Dsns, tenant: str, request: str, *, success: bool | None = None, again: bool | None = None, **changes: Any) -> None:
+def write(
+    dsns: Dsns, tenant: str, request: str, *, success: bool | None = None, again: bool | None = None, **changes: Any
+) -> None:
     """A record as the data plane writes it, and its judgements."""
     row: dict[str, Any] = {
         "tenant_id": tenant, "request_id": request, "service": "support", "release": "new", "arm": "candidate", "generation": 2,
@@ -42,7 +44,8 @@ def write(dsns: Dsns, tenant: str, request: str, *, success: bool | None = None,
         connection.execute("select set_config('app.tenant', %s, true)", [tenant])
         names = ", ".join(row)
         connection.execute(
-            f"insert into meridian.request_records ({names}) values ({', '.join(['%s'] * len(row))})", list(row.values())
+            f"insert into meridian.request_records ({names}) values ({', '.join(['%s'] * len(row))})",
+            list(row.values()),
         )
         for verdict in (success, again):
             if verdict is not None:

@@ -47,9 +47,7 @@ def test_a_plan_without_a_control_or_without_meaning_is_refused(weight: int, mar
         plan_non_inferiority(0.9, margin, 0.05, 0.8, weight)
 
 
-@given(
-    st.floats(0.6, 0.99), st.floats(0.01, 0.3), st.floats(0.001, 0.2), st.floats(0.5, 0.99), st.integers(1, 99)
-)
+@given(st.floats(0.6, 0.99), st.floats(0.01, 0.3), st.floats(0.001, 0.2), st.floats(0.5, 0.99), st.integers(1, 99))
 def test_a_stricter_test_never_needs_fewer(baseline, margin, alpha, power, weight):
     """S-37."""
     plan = plan_non_inferiority(baseline, margin, alpha, power, weight)

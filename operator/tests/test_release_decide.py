@@ -74,14 +74,18 @@ def test_a_missing_reference_is_named_and_waited_for_and_heals():
 
 def test_a_mismatch_that_cannot_heal_is_rejected_before_any_traffic():
     """R-09, R-35."""
-    wire = said(seen(status("Checks"), problems=(Problem("EmbeddingMismatch", "epoch-1 was made with x", heals=False),)))
+    wire = said(
+        seen(status("Checks"), problems=(Problem("EmbeddingMismatch", "epoch-1 was made with x", heals=False),))
+    )
     assert wire["phase"] == "Rejected"
     assert condition(wire, "Stalled")["status"] == "True"
     assert condition(wire, "Accepted")["reason"] == "EmbeddingMismatch"
 
 
 @pytest.mark.parametrize(
-    ("spec", "now"), [(a_spec(), live(OTHER)), (FIRST, live(BEFORE)), (a_spec(), None)], ids=["another", "first", "none"]
+    ("spec", "now"),
+    [(a_spec(), live(OTHER)), (FIRST, live(BEFORE)), (a_spec(), None)],
+    ids=["another", "first", "none"],
 )
 def test_a_release_whose_base_does_not_serve_is_stale(spec: Any, now: Live | None):
     """R-20: an old history on a fresh cluster, and a first release that is none."""
@@ -131,7 +135,9 @@ def test_a_floor_that_is_missed_rejects_with_one_sentence():
     assert condition(wire, "Accepted")["status"] == "True"
 
 
-@pytest.mark.parametrize("report", [{}, "<html>", [], {**GOOD_REPORT, "unscored": 30, "scored": 60}, {**GOOD_REPORT, "cases": 0}])
+@pytest.mark.parametrize(
+    "report", [{}, "<html>", [], {**GOOD_REPORT, "unscored": 30, "scored": 60}, {**GOOD_REPORT, "cases": 0}]
+)
 def test_a_report_that_is_no_evidence_holds(report: object):
     """R-03, R-02."""
     look = seen(status("OfflineEval"), report=report)
@@ -241,7 +247,8 @@ def test_a_weight_is_not_real_before_every_replica_has_applied_it():
 
 
 @pytest.mark.parametrize(
-    ("policy", "phase", "switches"), [("Hold", "Held", False), ("Rollback", "RolledBack", True), ("Extend", "Canary", False)]
+    ("policy", "phase", "switches"),
+    [("Hold", "Held", False), ("Rollback", "RolledBack", True), ("Extend", "Canary", False)],
 )
 def test_an_inconclusive_look_does_what_the_release_declared(policy: str, phase: str, switches: bool):
     spec = a_spec(rollout={"onInconclusive": policy})
@@ -316,7 +323,9 @@ def test_an_abort_before_traffic_and_after_promotion():
 
 def test_rolled_back_is_settled_only_when_every_replica_said_so():
     """R-30, R-31."""
-    stored = status("RolledBack", message="Rolled back: bad", traffic={"weightPercent": 0, "generation": 7, "acknowledged": False})
+    stored = status(
+        "RolledBack", message="Rolled back: bad", traffic={"weightPercent": 0, "generation": 7, "acknowledged": False}
+    )
     waiting = said(seen(stored, live=live(acknowledged=False)))
     assert not waiting["traffic"]["acknowledged"] and condition(waiting, "Reconciling")["status"] == "True"
     done = said(seen(stored))
@@ -364,7 +373,12 @@ def test_bake_counts_observed_healthy_seconds_only():
 
 def test_enough_healthy_bake_promotes():
     wire = said(in_bake(observed=8))
-    assert wire["phase"] == "Promoted" and is_true(wire, "Promoted") and is_true(wire, "Ready") and is_true(wire, "Serving")
+    assert (
+        wire["phase"] == "Promoted"
+        and is_true(wire, "Promoted")
+        and is_true(wire, "Ready")
+        and is_true(wire, "Serving")
+    )
 
 
 def test_a_breach_in_bake_goes_back_to_the_release_before_in_one_step():

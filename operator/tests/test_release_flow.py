@@ -123,7 +123,11 @@ class Installation:
             {
                 "apiVersion": "discovery.k8s.io/v1",
                 "kind": "EndpointSlice",
-                "metadata": {"name": f"{service}-x", "namespace": NS, "labels": {"kubernetes.io/service-name": service}},
+                "metadata": {
+                    "name": f"{service}-x",
+                    "namespace": NS,
+                    "labels": {"kubernetes.io/service-name": service},
+                },
                 "endpoints": [{"conditions": {"ready": True}, "targetRef": {"kind": "Pod", "name": p}} for p in pods],
             }
         )
@@ -272,7 +276,13 @@ def test_a_lost_status_write_changes_nothing_in_the_end(place: Installation):
 
     def fail(verb: str, kind: str, name: str) -> Exception | None:
         generation = place.config["generation"]
-        if verb == "replace_status" and kind == "Release" and name == BETTER and generation not in lost and generation > 1:
+        if (
+            verb == "replace_status"
+            and kind == "Release"
+            and name == BETTER
+            and generation not in lost
+            and generation > 1
+        ):
             lost.append(generation)
             return NotFound("killed")
         return None

@@ -80,12 +80,16 @@ def looks(draw: Any, **fixed: Any) -> Seen:
         draw(st.sampled_from(PHASES)), ago=draw(st.sampled_from([1, 30, 700])), attempt=draw(st.sampled_from([0, 1, 1, 1])),
         bakeObservedSeconds=draw(st.integers(0, 12)), bakeLastLook="2026-11-04T11:59:58Z",
     )  # fmt: skip
-    metric = draw(st.sampled_from([None, SILENT, EMPTY, metrics(), metrics(), metrics(error_ratio=0.3), metrics(requests=2.0)]))
+    metric = draw(
+        st.sampled_from([None, SILENT, EMPTY, metrics(), metrics(), metrics(error_ratio=0.3), metrics(requests=2.0)])
+    )
     return seen(
         stored,
         spec=spec,
         live=pointer,
-        siblings=draw(st.sampled_from([(), (), GONE, (Sibling(OTHER, "Canary", "2026-11-04T10:00:00Z", paused=False),)])),
+        siblings=draw(
+            st.sampled_from([(), (), GONE, (Sibling(OTHER, "Canary", "2026-11-04T10:00:00Z", paused=False),)])
+        ),
         problems=draw(st.sampled_from([(), (), (), GONE, (Problem("ConfigMapNotFound", "gone", heals=True),)])),
         cold=draw(st.sampled_from([(), (), ("support-llm/v13",)])),
         cold_target=draw(st.sampled_from([(), (), ("support-llm/v12",)])),
@@ -115,7 +119,17 @@ def test_every_look_gets_a_plan_and_the_same_one_each_time(look: Seen):
     if plan.status is not None:
         ReleaseStatus.from_wire(plan.status)
         said = {c["type"]: c for c in plan.status["conditions"]}
-        wanted = {"Accepted", "Reconciling", "Stalled", "Ready", "Paused", "Serving", "RollbackReady", "Promoted", "Degraded"}
+        wanted = {
+            "Accepted",
+            "Reconciling",
+            "Stalled",
+            "Ready",
+            "Paused",
+            "Serving",
+            "RollbackReady",
+            "Promoted",
+            "Degraded",
+        }
         assert set(said) == wanted <= set(CONDITIONS)
         assert {c["observedGeneration"] for c in said.values()} == {1}
         assert not (said["Ready"]["status"] == "True" and said["Reconciling"]["status"] == "True")
@@ -193,7 +207,12 @@ class World:
     wire: Any = None
 
 
-SPEC = {"rollout": {"canary": {"steps": [{"weight": 20}, {"weight": 50}], "margin": 0.1, "baselineSuccess": 0.9}, "bakeSeconds": 8}}
+SPEC = {
+    "rollout": {
+        "canary": {"steps": [{"weight": 20}, {"weight": 50}], "margin": 0.1, "baselineSuccess": 0.9},
+        "bakeSeconds": 8,
+    }
+}
 EVIDENCE: dict[str, dict[str, Any]] = {
     "good": {"metrics": metrics()},
     "bad": {"metrics": metrics(error_ratio=0.4)},
@@ -297,14 +316,21 @@ def test_from_every_reachable_state_a_rollback_is_reached_and_good_evidence_neve
         assert aborted.wire["phase"] in ("RolledBack", "Rejected"), identity(world)
         if world.candidate == NAME:
             harmed = run(replace(world, evidence="bad", acknowledged=False))
-            assert (harmed.serving, harmed.candidate, harmed.wire["phase"]) == (BEFORE, None, "RolledBack"), identity(world)
+            assert (harmed.serving, harmed.candidate, harmed.wire["phase"]) == (BEFORE, None, "RolledBack"), identity(
+                world
+            )
         fine = run(replace(world, evidence="good", intent="Promote"))
         assert fine.wire["phase"] in ("Promoted", "RolledBack", "Rejected"), identity(world)
 
 
 def test_every_run_comes_to_rest_and_then_writes_nothing():
     """K-27: the fixpoint, from every reachable state under every constant evidence."""
-    ends = {identity(e): e for w in reachable() for v in ("good", "bad") if (e := run(replace(w, evidence=v, intent="Promote")))}
+    ends = {
+        identity(e): e
+        for w in reachable()
+        for v in ("good", "bad")
+        if (e := run(replace(w, evidence=v, intent="Promote")))
+    }
     for rested in ends.values():
         plan = decide(look_at(rested), NOW + timedelta(minutes=5))
         assert plan.switch is None and plan.status == rested.wire, identity(rested)

@@ -76,7 +76,10 @@ def test_the_chain_of_rollback_targets_is_the_storys():
 
 
 def test_one_tenant_is_bound_to_the_eu_and_one_is_not():
-    assert {t.tenant_id: set(t.allowed_regions) for t in SOURCES.tenants} == {"acme-eu": {"eu-1"}, "globex": {"eu-1", "us-1"}}
+    assert {t.tenant_id: set(t.allowed_regions) for t in SOURCES.tenants} == {
+        "acme-eu": {"eu-1"},
+        "globex": {"eu-1", "us-1"},
+    }
 
 
 @pytest.mark.parametrize(

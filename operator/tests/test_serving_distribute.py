@@ -15,7 +15,7 @@ from aiohttp import web
 from serving_rig import Rig
 from serving_world import NAMESPACE
 
-from meridian_operator.cluster import Unreachable
+from meridian_operator.cluster import Subject, Unreachable
 from meridian_operator.serving import distribute
 from meridian_operator.serving.callers import Callers
 from meridian_operator.serving.commit import commit
@@ -43,9 +43,9 @@ class Served:
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     rig = Rig(tmp_path)
-    rig.cluster.tokens[TOKEN, "meridian-config"] = "system:serviceaccount:meridian:meridian-dataplane"
-    rig.cluster.tokens["other", "meridian-config"] = "system:serviceaccount:meridian:default"
-    rig.cluster.tokens["wrong-audience", "vault"] = "system:serviceaccount:meridian:meridian-dataplane"
+    rig.cluster.tokens[TOKEN, "meridian-config"] = Subject("system:serviceaccount:meridian:meridian-dataplane")
+    rig.cluster.tokens["other", "meridian-config"] = Subject("system:serviceaccount:meridian:default")
+    rig.cluster.tokens["wrong-audience", "vault"] = Subject("system:serviceaccount:meridian:meridian-dataplane")
     distributor = distribute.distributor(rig.world, rig.cluster)
     app = web.Application()
     app.add_routes(distributor.routes())
@@ -67,6 +67,17 @@ async def test_a_poll_gets_exactly_what_is_stored(served: Served) -> None:
     assert code == 200
     assert body.keys() == {"generation", "payload", "signature", "keyId", "digest"}
     assert body["payload"] == served.rig.stored["spec"]["payload"]
+
+
+async def test_a_replica_reports_for_itself_only(served: Served) -> None:
+    """R-30: a token that is bound to one pod cannot acknowledge for another."""
+    await served.switch("support-1")
+    account = "system:serviceaccount:meridian:meridian-dataplane"
+    served.rig.cluster.tokens["bound", "meridian-config"] = Subject(account, pod="dp-2")
+    code, body = await served.poll(token="bound", replica="dp-1", applied=1)
+    assert code == 403
+    assert "another pod" in body["error"]
+    assert (await served.poll(token="bound", replica="dp-2"))[0] == 200
 
 
 async def test_nothing_newer_is_204_after_the_wait(served: Served) -> None:
@@ -154,13 +165,13 @@ async def test_reviews_are_remembered_bounded_and_expire() -> None:
     at = [0.0]
 
     class Reviewer:
-        async def review_token(self, token: str, audience: str) -> str | None:
+        async def review_token(self, token: str, audience: str) -> Subject | None:
             asked.append(token)
-            return "user"
+            return Subject("user")
 
     callers = Callers(Reviewer(), "aud", frozenset({"user"}), lambda: at[0])
     for _ in range(3):
-        assert await callers.user("Bearer t") == "user"
+        assert await callers.user("Bearer t") == Subject("user")
     assert len(asked) == 1
     at[0] = 61
     await callers.user("Bearer t")

@@ -173,7 +173,8 @@ async def test_only_tokens_for_our_audience_pass_the_review(real: Real) -> None:
     try:
         good = real.token("meridian-dataplane", "meridian-config")
         user = await cluster.review_token(good, "meridian-config")
-        assert user == f"system:serviceaccount:{NAMESPACE}:meridian-dataplane"
+        assert user is not None
+        assert user.name == f"system:serviceaccount:{NAMESPACE}:meridian-dataplane"
         assert await cluster.review_token(real.token("meridian-dataplane"), "meridian-config") is None
         assert await cluster.review_token(real.token("meridian-dataplane", "vault"), "meridian-config") is None
         assert await cluster.review_token("forged", "meridian-config") is None

@@ -71,6 +71,8 @@ class ServingConfigStatus(ApiModel):
     """Highest generation any replica has reported: after a restore of an older etcd the next is above it."""
     conditions: Annotated[
         tuple[Condition, ...],
-        Field(max_length=4, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+        Field(
+            max_length=4, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        ),
     ] = ()
     """`Accepted` is False while what is stored cannot follow the kinds it was compiled from; the last good one serves."""

@@ -24,9 +24,7 @@ _PULL_SECONDS = 60
 
 def buildah(*arguments: str | Path) -> str:
     """Run buildah on our own storage, which is in the cache. Raises RuntimeError."""
-    done = subprocess.run(
-        [*_command(), *(str(part) for part in arguments)], capture_output=True, text=True
-    )
+    done = subprocess.run([*_command(), *(str(part) for part in arguments)], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"buildah {arguments[0]} failed:\n{done.stderr.strip()[-2000:]}")
     return done.stdout.strip()

@@ -26,8 +26,7 @@ KUBERNETES = "1.34.4"
 # Without these the binaries report v0.0.0-master, and clients refuse such a server.
 _VERSION = "k8s.io/component-base/version"
 _KUBERNETES_LDFLAGS = (
-    f"-X {_VERSION}.gitVersion=v{KUBERNETES} -X {_VERSION}.gitMajor=1"
-    f" -X {_VERSION}.gitMinor={KUBERNETES.split('.')[1]}"
+    f"-X {_VERSION}.gitVersion=v{KUBERNETES} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor={KUBERNETES.split('.')[1]}"
 )
 
 

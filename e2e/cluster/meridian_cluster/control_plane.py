@@ -84,8 +84,5 @@ def _readers() -> kubectl.Manifest:
         "kind": "ClusterRoleBinding",
         "metadata": {"name": "meridian-readers"},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"},
-        "subjects": [
-            {"apiGroup": group, "kind": "User", "name": accounts[name]}
-            for name in ("dns", "discovery")
-        ],
+        "subjects": [{"apiGroup": group, "kind": "User", "name": accounts[name]} for name in ("dns", "discovery")],
     }

@@ -57,9 +57,7 @@ def mounts(table: str, *folders: Path) -> list[str]:
     """Mount points at or below some folders, innermost first, from the text of /proc/mounts."""
     points = [line.split()[1].encode().decode("unicode_escape") for line in table.splitlines()]
     ours = [
-        point
-        for point in points
-        if any(point == str(folder) or point.startswith(f"{folder}/") for folder in folders)
+        point for point in points if any(point == str(folder) or point.startswith(f"{folder}/") for folder in folders)
     ]
     return sorted(ours, key=len, reverse=True)
 

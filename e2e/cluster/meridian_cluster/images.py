@@ -79,9 +79,7 @@ def build_project_images(report: Report) -> dict[str, str]:
         site = site_packages.install(image.extra)
         sources = [root / source for source in image.sources]
         dockerfile = root / image.dockerfile / "Dockerfile"
-        key = hashlib.sha256(
-            f"{site.name} {folder_digest(*sources)} {dockerfile.read_text()}".encode()
-        ).hexdigest()
+        key = hashlib.sha256(f"{site.name} {folder_digest(*sources)} {dockerfile.read_text()}".encode()).hexdigest()
 
         def context(folder: Path, *, site: Path = site, sources: list[Path] = sources) -> None:
             _copy(site, folder / "site")

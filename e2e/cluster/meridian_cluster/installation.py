@@ -57,12 +57,8 @@ def signing_key(path: Path) -> tuple[str, str, str]:
         )
     key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     public = key.public_key()
-    der = public.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    pem = public.public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return path.read_text(), pem.decode(), f"key-{hashlib.sha256(der).hexdigest()[:12]}"
 
 

@@ -115,9 +115,7 @@ def _settings() -> dict[str, Any]:
 
 def _webhook_certificate() -> dict[str, Any]:
     host = f"{_WEBHOOK_SERVICE}.{NAMESPACE}.svc"
-    pair = certificates.serving(
-        certificates.authority(layout.PKI), layout.PKI, "kserve-webhook", dns=(host,), ips=()
-    )
+    pair = certificates.serving(certificates.authority(layout.PKI), layout.PKI, "kserve-webhook", dns=(host,), ips=())
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -107,9 +107,7 @@ def initialise(instance: Instance, user: str | None, *, durable: bool) -> None:
         extra_groups=[] if user else None, cwd="/",
     )  # fmt: skip
     who = sorted({"root", USER, getpass.getuser()})
-    (instance.data / "pg_ident.conf").write_text(
-        "".join(f"administrators {name} postgres\n" for name in who)
-    )
+    (instance.data / "pg_ident.conf").write_text("".join(f"administrators {name} postgres\n" for name in who))
     (instance.data / "pg_hba.conf").write_text(
         "local all postgres peer map=administrators\n"
         "host  all postgres all reject\n"
@@ -157,9 +155,7 @@ def up() -> Dsns:
         why_not=lambda: processes.log_tail(NAME),
     )
     passwords = postgres_roles.kept_passwords(layout.SECRETS)
-    return postgres_roles.provision(
-        instance.superuser_dsn, instance.host, instance.port, passwords, DATABASE
-    )
+    return postgres_roles.provision(instance.superuser_dsn, instance.host, instance.port, passwords, DATABASE)
 
 
 @contextmanager
@@ -190,9 +186,7 @@ def temporary() -> Iterator[Dsns]:
             why_not=lambda: (root / "log").read_text(errors="replace")[-800:],
         )
         passwords = {role: secrets.token_urlsafe(18) for role in postgres_roles.ROLES}
-        yield postgres_roles.provision(
-            instance.superuser_dsn, instance.host, instance.port, passwords, DATABASE
-        )
+        yield postgres_roles.provision(instance.superuser_dsn, instance.host, instance.port, passwords, DATABASE)
     finally:
         if server is not None:
             server.send_signal(signal.SIGINT)  # "fast": ends its clients' sessions first

@@ -56,15 +56,11 @@ def kept_passwords(folder: Path) -> dict[str, str]:
     return passwords
 
 
-def provision(
-    superuser_dsn: str, host: str, port: int, passwords: Mapping[str, str], database: str
-) -> Dsns:
+def provision(superuser_dsn: str, host: str, port: int, passwords: Mapping[str, str], database: str) -> Dsns:
     """Create or correct the roles, the database and its extension. Idempotent."""
     with psycopg.connect(superuser_dsn, autocommit=True) as connection:
         for role in ROLES:
-            known = connection.execute(
-                "select 1 from pg_roles where rolname = %s", [role]
-            ).fetchone()
+            known = connection.execute("select 1 from pg_roles where rolname = %s", [role]).fetchone()
             statement = "alter role {} {}" if known else "create role {} {}"
             connection.execute(
                 sql.SQL(statement).format(
@@ -77,9 +73,7 @@ def provision(
     return create_database(superuser_dsn, host, port, passwords, database)
 
 
-def create_database(
-    superuser_dsn: str, host: str, port: int, passwords: Mapping[str, str], database: str
-) -> Dsns:
+def create_database(superuser_dsn: str, host: str, port: int, passwords: Mapping[str, str], database: str) -> Dsns:
     """Create a database owned by meridian_owner, with the vector extension; kept if it exists."""
     name = sql.Identifier(database)
     with psycopg.connect(superuser_dsn, autocommit=True) as connection:
@@ -88,9 +82,7 @@ def create_database(
             connection.execute(sql.SQL("create database {} owner meridian_owner").format(name))
             connection.execute(sql.SQL("revoke connect on database {} from public").format(name))
         for role in ROLES:
-            connection.execute(
-                sql.SQL("grant connect on database {} to {}").format(name, sql.Identifier(role))
-            )
+            connection.execute(sql.SQL("grant connect on database {} to {}").format(name, sql.Identifier(role)))
     inside = superuser_dsn.replace("/postgres?", f"/{database}?")
     with psycopg.connect(inside, autocommit=True) as connection:
         connection.execute("create extension if not exists vector")
@@ -104,11 +96,7 @@ def create_database(
 def fresh_database(dsns: Dsns, database: str) -> Dsns:
     """Another, empty database on the same server with the same roles: isolation between tests
     that share one throw-away server."""
-    parts = [
-        conninfo.conninfo_to_dict(dsn) for dsn in (dsns.owner, dsns.app, dsns.ingest, dsns.evidence)
-    ]
+    parts = [conninfo.conninfo_to_dict(dsn) for dsn in (dsns.owner, dsns.app, dsns.ingest, dsns.evidence)]
     passwords = {str(part["user"]): str(part["password"]) for part in parts}
     superuser = dsns.superuser.replace(f"/{parts[0]['dbname']}?", "/postgres?")
-    return create_database(
-        superuser, str(parts[0]["host"]), int(str(parts[0]["port"])), passwords, database
-    )
+    return create_database(superuser, str(parts[0]["host"]), int(str(parts[0]["port"])), passwords, database)

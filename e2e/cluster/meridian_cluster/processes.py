@@ -123,9 +123,7 @@ def end(identity: Identity, *, grace: float, first: signal.Signals = signal.SIGT
 def resident_bytes(identity: Identity) -> int:
     """Resident memory of a process in bytes; 0 when it is gone."""
     try:
-        return int(Path(f"/proc/{identity.pid}/statm").read_text().split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
+        return int(Path(f"/proc/{identity.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 

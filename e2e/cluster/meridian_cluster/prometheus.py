@@ -47,9 +47,7 @@ def up() -> None:
     shutil.chown(folder, USER, pwd.getpwnam(USER).pw_gid)
     targets = folder / "targets.json"
     kubeconfig = control_plane.ENDPOINT.pki / "discovery.kubeconfig"
-    processes.start(
-        "discovery", [sys.executable, "-m", "meridian_cluster.discovery", kubeconfig, targets]
-    )
+    processes.start("discovery", [sys.executable, "-m", "meridian_cluster.discovery", kubeconfig, targets])
     configuration = folder / "prometheus.json"
     configuration.write_text(json.dumps(_configuration(str(targets)), indent=1))
     processes.start(

@@ -33,11 +33,7 @@ class Unsuitable(RuntimeError):
 
 def missing() -> list[str]:
     """Packages that are not installed."""
-    return [
-        name
-        for name, path in PACKAGES.items()
-        if not Path(path).exists() and not shutil.which(Path(path).name)
-    ]
+    return [name for name, path in PACKAGES.items() if not Path(path).exists() and not shutil.which(Path(path).name)]
 
 
 def check_machine() -> None:

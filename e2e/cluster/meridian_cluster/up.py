@@ -103,9 +103,7 @@ def _installation(narrator: Narrator, refs: dict[str, str]) -> None:
         narrator.say(f"rendered into {folder}" if folder else "no templates")
     with narrator.step("KServe", "its controller"):
         kserve.wait()
-    with narrator.step(
-        "The installation: order service, and the chart by helm", "every Deployment"
-    ):
+    with narrator.step("The installation: order service, and the chart by helm", "every Deployment"):
         if not installation.apply_orders(refs):
             narrator.say("skipped the order service: e2e/orders/deploy.yaml.tmpl does not exist")
         if not chart.install(refs):

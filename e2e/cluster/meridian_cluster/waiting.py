@@ -24,9 +24,7 @@ def until(
     while not check():
         if time.monotonic() > deadline:
             reason = why_not()
-            raise WaitedTooLong(
-                f"waited {seconds:.0f} s for {what}" + (f": {reason}" * bool(reason))
-            )
+            raise WaitedTooLong(f"waited {seconds:.0f} s for {what}" + (f": {reason}" * bool(reason)))
         time.sleep(every)
 
 

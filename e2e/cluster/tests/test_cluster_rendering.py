@@ -12,9 +12,7 @@ REFS = {name: REF.replace("predictor", name) for name in ("operator", "dataplane
 def test_images_and_digests_are_filled_in():
     values = rendering.placeholders({"predictor": REF}, {"prompt-support-1": "sha256:1"})
     text = "image: ${PREDICTOR_IMAGE}\ndigest: ${DIGEST:prompt-support-1}\nshell: ${HOME} $x\n"
-    assert rendering.render(text, values) == (
-        f"image: {REF}\ndigest: sha256:1\nshell: ${{HOME}} $x\n"
-    )
+    assert rendering.render(text, values) == (f"image: {REF}\ndigest: sha256:1\nshell: ${{HOME}} $x\n")
 
 
 @pytest.mark.parametrize("name", ["DIGEST:prompt-9", "ORDERS_IMAGE"])

@@ -35,7 +35,9 @@ def gates(report: object, floors: Eval) -> tuple[Evidence, ...]:
     """One verdict per floor, and one for the share of cases that could not be scored."""
     parsed = parse(report)
     if isinstance(parsed, str):
-        return (Evidence(name="offline-report", verdict="Inconclusive", reason="MalformedReport", message=parsed[:1000]),)
+        return (
+            Evidence(name="offline-report", verdict="Inconclusive", reason="MalformedReport", message=parsed[:1000]),
+        )
     if parsed.golden_digest and parsed.golden_digest != floors.golden_set.digest:
         return (
             Evidence(

@@ -50,7 +50,9 @@ def sample_ratio(tally: Tally, weight_percent: int) -> Evidence:
     candidate, control = tally.candidate.step_requests, tally.control.step_requests
     total = candidate + control
     if total < _RATIO_MIN_REQUESTS:
-        return Evidence(name=SAMPLE_RATIO, verdict="Pass", reason="TooFewToTell", message=f"{total} requests in this step")
+        return Evidence(
+            name=SAMPLE_RATIO, verdict="Pass", reason="TooFewToTell", message=f"{total} requests in this step"
+        )
     share = candidate / total
     wanted = weight_percent / 100
     odds, wanted_odds = candidate * (1 - wanted), control * wanted
@@ -75,7 +77,9 @@ def _limited(name: str, requests: Reading, reading: Reading, limit: float, limit
             name, "TooFewRequests", f"{requests.value or 0:.0f} requests, {limits.min_requests} are needed", limit
         )
     if reading.value is None:  # above the histogram's last bucket, and so above any limit it can show
-        return Evidence(name=name, verdict="Fail", reason="AboveLimit", message=f"{name} is beyond the last bucket", limit=limit)
+        return Evidence(
+            name=name, verdict="Fail", reason="AboveLimit", message=f"{name} is beyond the last bucket", limit=limit
+        )
     told = f"{name} is {shown.format(reading.value)}, limit {shown.format(limit)}"
     return _against(name, reading.value, reading.value <= limit, limit, told)
 
@@ -104,7 +108,11 @@ def _cost(counts: Counts, limits: Guardrails) -> Evidence:
         return _inconclusive(name, "NotEnoughSamples", f"{counts.judged} judged requests")
     if counts.successes == 0:
         return Evidence(
-            name=name, verdict="Fail", reason="NoSuccess", message=f"no success in {counts.judged} judged requests", limit=limit
+            name=name,
+            verdict="Fail",
+            reason="NoSuccess",
+            message=f"no success in {counts.judged} judged requests",
+            limit=limit,
         )
     cost = counts.judged_cost_usd / counts.successes
     return _against(name, cost, cost <= limit, limit, f"a success costs {cost:.5f} USD, limit {limit:.5f} USD")

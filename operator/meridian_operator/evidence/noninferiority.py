@@ -75,9 +75,7 @@ def newcombe(candidate: Arm, control: Arm, level: float) -> Interval:
     low_2, high_2 = wilson(control, z)
     p1, p2 = candidate.rate, control.rate
     point = p1 - p2
-    return Interval(
-        point - math.hypot(p1 - low_1, high_2 - p2), point, point + math.hypot(high_1 - p1, p2 - low_2)
-    )
+    return Interval(point - math.hypot(p1 - low_1, high_2 - p2), point, point + math.hypot(high_1 - p1, p2 - low_2))
 
 
 @dataclass(frozen=True)

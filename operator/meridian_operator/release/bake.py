@@ -27,7 +27,9 @@ def bake(s: Situation) -> Plan | None:
         return _wait(s, "NotAcknowledged", f"all traffic is committed; {s.live.waiting_for if s.live else ''}")
     unclear = first_not_passed(s.watched)
     if unclear is not None and not (s.first and quiet(s.seen, s.spec, s.watched)):
-        return _wait(s, unclear.reason, f"{observed} of {wanted} s healthy; waits for {unclear.name}: {unclear.message}")
+        return _wait(
+            s, unclear.reason, f"{observed} of {wanted} s healthy; waits for {unclear.name}: {unclear.message}"
+        )
     gap = int(seconds_since(s, s.seen.status.bake_last_look))
     began = s.seen.status.bake_last_look is not None
     if began and gap < MIN_GAP_SECONDS and observed + gap < wanted:
@@ -41,7 +43,9 @@ def bake(s: Situation) -> Plan | None:
             evidence=s.watched, changes=changes,
         )  # fmt: skip
         return stay(s, rule, told, REST)
-    return stay(s, rule, Told("Bake", "Baking", f"{observed} of {wanted} s healthy", evidence=s.watched, changes=changes))
+    return stay(
+        s, rule, Told("Bake", "Baking", f"{observed} of {wanted} s healthy", evidence=s.watched, changes=changes)
+    )
 
 
 def _wait(s: Situation, reason: str, message: str) -> Plan:

@@ -82,8 +82,12 @@ def look_at_the_last_step(s: Situation) -> Plan | None:
     if not _is_taken(verdict) or s.spec.rollout.on_inconclusive == "Extend":
         return _unmoved(s, rule, verdict.reason, f"{s.seen.weight} %: {verdict.message}", evidence=evidence)
     if s.spec.rollout.on_inconclusive == "Rollback":
-        return go_back(s, rule, verdict.reason, f"Rolled back: inconclusive at the planned n: {verdict.message}", evidence)
-    message = f"Held at {s.seen.weight} %: inconclusive at the planned n: {verdict.message}; abort it or raise spec.attempt"
+        return go_back(
+            s, rule, verdict.reason, f"Rolled back: inconclusive at the planned n: {verdict.message}", evidence
+        )
+    message = (
+        f"Held at {s.seen.weight} %: inconclusive at the planned n: {verdict.message}; abort it or raise spec.attempt"
+    )
     return stay(s, rule, Told("Held", verdict.reason, message, stalled=True, degraded=True, evidence=evidence))
 
 
@@ -119,7 +123,9 @@ def _promote(s: Situation, verdict: Evidence) -> Plan | None:
         return None
     if not (s.live and s.live.acknowledged) or s.step < len(s.spec.rollout.canary.steps):
         return None
-    return take_over(s, "promote", f"not inferior, {verdict.message}; serves all traffic; baking", (*s.watched, verdict))
+    return take_over(
+        s, "promote", f"not inferior, {verdict.message}; serves all traffic; baking", (*s.watched, verdict)
+    )
 
 
 def _not_yet(s: Situation) -> tuple[str, str]:

@@ -68,7 +68,9 @@ def _golden(spec: ReleaseSpec, golden: Mapping[str, str] | None) -> list[Problem
         ]
     lines = [line for line in golden.get(GOLDEN_KEY, "").splitlines() if line.strip()]
     if not lines:
-        return [Problem("GoldenSetEmpty", f"golden set: ConfigMap {ref.name} has no case under {GOLDEN_KEY}", heals=False)]
+        return [
+            Problem("GoldenSetEmpty", f"golden set: ConfigMap {ref.name} has no case under {GOLDEN_KEY}", heals=False)
+        ]
     for number, line in enumerate(lines, 1):
         why = _case(line)
         if why:
@@ -93,5 +95,9 @@ def _epoch(spec: ReleaseSpec, epochs: Mapping[str, IndexEpochStatus]) -> list[Pr
     if status is None or status.phase == "Built":
         return []
     if status.phase == "Failed":
-        return [Problem("IndexEpochFailed", f"IndexEpoch {spec.index.epoch} failed: {status.message}"[:500], heals=True)]
-    return [Problem("IndexEpochNotBuilt", f"IndexEpoch {spec.index.epoch} is not built yet ({status.phase})", heals=True)]
+        return [
+            Problem("IndexEpochFailed", f"IndexEpoch {spec.index.epoch} failed: {status.message}"[:500], heals=True)
+        ]
+    return [
+        Problem("IndexEpochNotBuilt", f"IndexEpoch {spec.index.epoch} is not built yet ({status.phase})", heals=True)
+    ]

@@ -50,7 +50,9 @@ def _away_from(seen: Seen) -> Switch | None:
     """Traffic of a candidate that is being deleted goes back."""
     if not (seen.is_candidate and isinstance(seen.live, Live) and isinstance(seen.spec, ReleaseSpec)):
         return None
-    return Switch(seen.spec.service, seen.live.serving, None, 0, "", seen.live.resource_version, f"release {seen.name} is deleted")
+    return Switch(
+        seen.spec.service, seen.live.serving, None, 0, "", seen.live.resource_version, f"release {seen.name} is deleted"
+    )
 
 
 def take_back_from_a_release_that_is_gone(s: Situation) -> Plan | None:
@@ -136,8 +138,12 @@ def rest(s: Situation) -> Plan:
     """Promoted: it serves, or another does by now."""
     serving = s.live.serving if s.live else "no release"
     if s.seen.is_serving:
-        return is_over(s, "rest", Told("Promoted", "Promoted", _kept(s, "promoted: this release answers users"), settled=True))
-    return is_over(s, "rest", Told(s.phase, "Replaced", f"promoted once; release {serving} answers users now", settled=True))
+        return is_over(
+            s, "rest", Told("Promoted", "Promoted", _kept(s, "promoted: this release answers users"), settled=True)
+        )
+    return is_over(
+        s, "rest", Told(s.phase, "Replaced", f"promoted once; release {serving} answers users now", settled=True)
+    )
 
 
 def _kept(s: Situation, message: str) -> str:

@@ -82,7 +82,9 @@ def evaluate_offline(s: Situation) -> Plan | None:
         message = "every reference resolves; the offline evaluation comes next"
         return stay(s, rule, Told("OfflineEval", "Evaluating", message), AT_ONCE)
     if isinstance(s.seen.report, Unreadable):
-        return stay(s, rule, Told(s.phase, "ReportUnreadable", f"the evaluation's report cannot be read: {s.seen.report.why}"))
+        return stay(
+            s, rule, Told(s.phase, "ReportUnreadable", f"the evaluation's report cannot be read: {s.seen.report.why}")
+        )
     if s.seen.report is not None:
         return _judge_report(s)
     if s.seen.cold:
@@ -106,7 +108,9 @@ def evaluation_job(uid: str, attempt: int, name: str) -> str:
 
 def reject(s: Situation, rule: str, problem: Problem) -> Plan:
     """Over before any traffic."""
-    told = Told("Rejected", problem.reason, f"Rejected: {problem.message}", stalled=True, degraded=True, problem=problem)
+    told = Told(
+        "Rejected", problem.reason, f"Rejected: {problem.message}", stalled=True, degraded=True, problem=problem
+    )
     return is_over(s, rule, told)
 
 

@@ -65,18 +65,27 @@ def take_over(s: Situation, because: str, message: str, evidence: tuple[Evidence
 
 
 def go_back(
-    s: Situation, because: str, reason: str, message: str, evidence: tuple[Evidence, ...] = (), phase: Phase = "RolledBack"
+    s: Situation,
+    because: str,
+    reason: str,
+    message: str,
+    evidence: tuple[Evidence, ...] = (),
+    phase: Phase = "RolledBack",
 ) -> Plan:
     """All traffic to the release before, in one step (R-42), whatever else is wrong; the spec is not touched (R-49)."""
     known = s.live is None or s.live.acknowledged
-    told = Told(phase, reason, message, stalled=known, degraded=True, evidence=evidence, changes={"bake_last_look": None})
+    told = Told(
+        phase, reason, message, stalled=known, degraded=True, evidence=evidence, changes={"bake_last_look": None}
+    )
     if s.seen.is_candidate and s.live:
         moving = replace(told, weight=0, stalled=False)
         return _plan(s, because, moving, _switch(s, s.live.serving, None, 0, message), AT_ONCE)
     if not s.seen.is_serving:
         return stay(s, because, told, AT_ONCE)
     if s.spec.rollback_to is None:
-        return stay(s, because, replace(told, phase=s.phase, message=f"{message}; a first release has nothing to return to"))
+        return stay(
+            s, because, replace(told, phase=s.phase, message=f"{message}; a first release has nothing to return to")
+        )
     if not s.seen.target_reachable:
         why = f"{message}; the way back waits for {', '.join(s.seen.cold_target) or s.spec.rollback_to}"
         return stay(s, because, replace(told, phase=s.phase, message=why))

@@ -41,7 +41,9 @@ def evaluation_job(request: EvaluationRequest, owner: Manifest, settings: Settin
     if settings.orders_token_secret:
         token = [{"name": "MERIDIAN_ORDERS_TOKEN_FILE", "value": "/etc/meridian/orders/token"}]
         mounts.append({"name": "orders-token", "mountPath": "/etc/meridian/orders", "readOnly": True})
-        volumes.append({"name": "orders-token", "secret": {"secretName": settings.orders_token_secret, "defaultMode": 0o440}})
+        volumes.append(
+            {"name": "orders-token", "secret": {"secretName": settings.orders_token_secret, "defaultMode": 0o440}}
+        )
     evaluation = {"release": request.release, "uid": request.uid, "attempt": request.attempt}
     container: dict[str, Any] = {
         "name": "evaluation",

@@ -64,9 +64,7 @@ def status_wire(seen: Seen, told: Told, now: datetime) -> dict[str, Any]:
         "conditions": (),
     }
     wire = ReleaseStatus(**{**{n: getattr(old, n) for n in ReleaseStatus.model_fields}, **update}).to_wire()
-    wire["conditions"] = conditions(
-        seen.object.get("status"), _said(seen, told), generation=generation, now=now
-    )
+    wire["conditions"] = conditions(seen.object.get("status"), _said(seen, told), generation=generation, now=now)
     return wire
 
 
@@ -118,9 +116,16 @@ def _said(seen: Seen, told: Told) -> tuple[Say, ...]:
         accepted,
         serving,
         _rollback_ready(seen),
-        Say("Promoted", told.phase == "Promoted", told.reason if told.phase != "Promoted" else "Promoted", told.message),
+        Say(
+            "Promoted", told.phase == "Promoted", told.reason if told.phase != "Promoted" else "Promoted", told.message
+        ),
         Say("Paused", told.paused, told.reason if told.paused else "NotPaused"),
-        Say("Degraded", told.degraded, told.reason if told.degraded else "AsAsked", told.message if told.degraded else ""),
+        Say(
+            "Degraded",
+            told.degraded,
+            told.reason if told.degraded else "AsAsked",
+            told.message if told.degraded else "",
+        ),
         Say("Reconciling", moving, told.reason, told.message if moving else ""),
         Say("Stalled", told.stalled, told.reason, told.message if told.stalled else ""),
         Say("Ready", told.settled, told.reason, told.message),
@@ -131,7 +136,9 @@ def _serving(seen: Seen, told: Told) -> tuple[str, str]:
     if told.weight == 100 or (seen.is_serving and told.weight is None):
         return "Serving", "this release answers users"
     if isinstance(seen.live, Live):
-        return "AnotherServes", f"release {seen.live.serving} answers users"[:200] if not seen.is_serving else "traffic goes back"
+        return "AnotherServes", f"release {seen.live.serving} answers users"[
+            :200
+        ] if not seen.is_serving else "traffic goes back"
     return "NothingServes", "the service has no release yet"
 
 

@@ -33,7 +33,9 @@ def has_ready_endpoint(slices: Iterable[Manifest], service: str) -> bool:
 def ready_pods(slices: Iterable[Manifest], service: str) -> frozenset[str]:
     """Names of the pods behind the Service that take requests."""
     return frozenset(
-        e["targetRef"]["name"] for e in _endpoints(slices, service) if _is_ready(e) and (e.get("targetRef") or {}).get("name")
+        e["targetRef"]["name"]
+        for e in _endpoints(slices, service)
+        if _is_ready(e) and (e.get("targetRef") or {}).get("name")
     )
 
 

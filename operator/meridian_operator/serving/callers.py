@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from meridian_operator.cluster import Subject
+
 _KEEP_SECONDS = 60.0
 _KEEP_REFUSAL_SECONDS = 5.0
 _CAPACITY = 1024
@@ -18,14 +20,14 @@ _TOKEN_LIMIT = 8192
 class TokenReviewer(Protocol):
     """The part of the API server that knows tokens."""
 
-    async def review_token(self, token: str, audience: str) -> str | None:
-        """The user name of a valid token for `audience`. Raises ClusterError."""
+    async def review_token(self, token: str, audience: str) -> Subject | None:
+        """The subject of a valid token for `audience`. Raises ClusterError."""
         ...
 
 
 @dataclass(frozen=True)
 class _Answer:
-    user: str | None
+    user: Subject | None
     until: float
 
 
@@ -42,8 +44,8 @@ class Callers:
         self._reviewer, self._audience, self._allowed, self._clock = reviewer, audience, allowed, clock
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
 
-    async def user(self, authorization: str) -> str | None:
-        """The user behind an Authorization header; None for no or no valid token. Raises ClusterError."""
+    async def user(self, authorization: str) -> Subject | None:
+        """The subject behind an Authorization header; None for no or no valid token. Raises ClusterError."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token or len(token) > _TOKEN_LIMIT:
@@ -60,9 +62,9 @@ class Callers:
             self._answers.popitem(last=False)
         return user
 
-    def allows(self, user: str) -> bool:
+    def allows(self, user: Subject) -> bool:
         """Whether this subject may read the configuration at all."""
-        return user in self._allowed
+        return user.name in self._allowed
 
 
 def service_account(namespace: str, name: str) -> str:

@@ -95,6 +95,8 @@ class Distributor:
         report = clean_report(poll.replica, poll.applied, poll.refused, poll.reason)
         if report is None:
             return _refusal(400, "replica must be a pod's name")
+        if user.pod is not None and user.pod != poll.replica:
+            return _refusal(403, "the token is bound to another pod: a replica reports for itself only")
         if self._reports.take(poll.service, report) and report.refused_generation:
             measures.refused.labels(poll.service).inc()
         return await self._wait(poll)
