@@ -41,7 +41,13 @@ def pool(dsn: str, *, permits: int, name: str = "store") -> Pool:
         },
         max_lifetime=1800,
         reconnect_timeout=10,
+        reset=_nothing,
     )
+
+
+async def _nothing(_: Connection) -> None:
+    """With a reset to do, the pool's own workers take connections back. Without, the request does, and a deadline that ends
+    while it waits for the pool's lock loses the connection for good: after a busy minute none is left."""
 
 
 @asynccontextmanager
