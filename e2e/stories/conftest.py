@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import asking
 import candidates
+import hypothesis  # noqa: F401  its plugin imports it at the very end otherwise, where CPython 3.11.7 may fail (gh-106905)
 import pytest
 from live_cluster import LiveCluster, is_ready_pod
 
