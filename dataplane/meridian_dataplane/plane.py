@@ -13,7 +13,7 @@ from meridian_dataplane.adapters import embedding
 from meridian_dataplane.adapters.http_model import HttpModel, model_client
 from meridian_dataplane.adapters.jwks import JwksKeys
 from meridian_dataplane.adapters.orders import HttpTools, tools_client
-from meridian_dataplane.adapters.postgres import PostgresRole, pool
+from meridian_dataplane.adapters.postgres import Pool, PostgresRole
 from meridian_dataplane.adapters.postgres_documents import PostgresDocuments
 from meridian_dataplane.adapters.postgres_index import PostgresIndex
 from meridian_dataplane.adapters.postgres_records import PostgresRecords
@@ -36,12 +36,14 @@ from meridian_dataplane.ports import (
 )
 from meridian_dataplane.refusals import unavailable
 from meridian_dataplane.settings import Settings
-from meridian_dataplane.spool import Spool
+from meridian_dataplane.spool import WRITERS, Spool
 from meridian_dataplane.stages.admit import Admission
 from meridian_dataplane.stages.retrieve import RetryBudget
 from meridian_dataplane.telemetry import Metrics, log, log_failure
 
-_READ_CONNECTIONS, _WRITE_CONNECTIONS = 12, 4
+_READ_CONNECTIONS = 12
+_WRITE_CONNECTIONS = WRITERS + 2
+"""One for each writer of the spool, so that none waits for another, and two for feedback."""
 _SPOOL_DRAIN_S = 5.0
 
 
@@ -137,11 +139,11 @@ async def build_plane(settings: Settings, *, poll_configuration: bool = True) ->
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(model_client())
         tools = await stack.enter_async_context(tools_client())
-        reads = pool(settings.database_dsn, permits=_READ_CONNECTIONS, name="reads")
-        writes = pool(settings.database_dsn, permits=_WRITE_CONNECTIONS, name="records")
+        reads = Pool(settings.database_dsn, permits=_READ_CONNECTIONS, name="reads")
+        writes = Pool(settings.database_dsn, permits=_WRITE_CONNECTIONS, name="records")
         for connections in (reads, writes):
-            await connections.open(wait=False)
-            stack.push_async_callback(connections.close, 2.0)
+            await connections.open()
+            stack.push_async_callback(connections.close)
         live = Live(source, clock, metrics)
         keys = JwksKeys(settings.issuers, tools, settings.state_dir, metrics)
         plane = assemble_plane(

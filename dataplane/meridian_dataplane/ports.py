@@ -29,6 +29,10 @@ class StoreUnavailable(Exception):
     """A store could not answer in time. The text is for logs; it never reaches a caller (T-29)."""
 
 
+class RowRefused(Exception):
+    """The store will never take this row: a value in it cannot be stored."""
+
+
 class UnsafeRole(Exception):
     """The database role could get round row-level security; the process must not serve with it (T-26)."""
 

@@ -12,8 +12,10 @@ from meridian_dataplane.telemetry import Metrics, log_failure
 
 CAPACITY = 5_000
 """Rows; at 25 requests/s about three minutes without a store."""
-_WRITERS = 4
-_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 3.0
+WRITERS = 4
+WRITE_S = 4.0
+"""Of one write, whatever its adapter promises: a writer that waits for ever would be one less for good."""
+_BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 1.0
 
 
 class Spool:
@@ -38,7 +40,7 @@ class Spool:
     async def run(self) -> None:
         """Writes until cancelled."""
         async with asyncio.TaskGroup() as writers:
-            for _ in range(_WRITERS):
+            for _ in range(WRITERS):
                 writers.create_task(self._write_on())
 
     async def drained(self, timeout_s: float) -> bool:
@@ -85,8 +87,9 @@ class Spool:
         self._writing += 1
         try:
             await self._store(row)
-        except StoreUnavailable as away:
-            self._rows.appendleft(row)
+        except (StoreUnavailable, TimeoutError) as away:
+            # To the end of the line, so that a row with a trouble of its own holds up no other.
+            self._rows.append(row)
             log_failure("record_not_written", away, count=len(self._rows))
             return False
         except Exception as broken:  # noqa: BLE001
@@ -102,7 +105,8 @@ class Spool:
         return True
 
     async def _store(self, row: RequestRecord | ToolAudit) -> None:
-        if isinstance(row, RequestRecord):
-            await self._records.write(row)
-        else:
-            await self._records.audit(row)
+        async with asyncio.timeout(WRITE_S):
+            if isinstance(row, RequestRecord):
+                await self._records.write(row)
+            else:
+                await self._records.audit(row)

@@ -73,6 +73,7 @@ ALLOWED_FIELDS = frozenset(
     {
         "arm",
         "attempt",
+        "cause",
         "code",
         "count",
         "generation",
@@ -102,11 +103,13 @@ def log(event: str, *, level: int = logging.INFO, **values: object) -> None:
 
 
 def log_failure(event: str, failure: BaseException, **values: object) -> None:
-    """`event` with the failure's kind and place; never its message, which may hold anything."""
+    """`event` with the kind of the failure and of its cause, and its place; never a message, which may hold anything."""
+    cause = failure.__cause__
     log(
         event,
         level=logging.WARNING,
         kind=type(failure).__name__,
+        cause=type(cause).__name__ if cause else "",
         where=_where(failure.__traceback__),
         **values,
     )

@@ -12,7 +12,7 @@ import psycopg
 from meridian_api.v1alpha1.indexepoch import Chunker
 from meridian_cluster.postgres_roles import Dsns
 from meridian_dataplane.adapters import embedding
-from meridian_dataplane.adapters.postgres import Pool, pool
+from meridian_dataplane.adapters.postgres import Pool
 from meridian_dataplane.adapters.postgres_index import PostgresIndex
 from meridian_dataplane.calls import Passage
 from meridian_dataplane.ingestion.building import prepare
@@ -50,7 +50,7 @@ def put(store: Dsns, tenant: str, epoch: str, documents: Sequence[SourceDocument
 
 @asynccontextmanager
 async def open_pool(dsn: str, permits: int = 2) -> AsyncIterator[Pool]:
-    connections = pool(dsn, permits=permits)
+    connections = Pool(dsn, permits=permits)
     await connections.open()
     try:
         yield connections

@@ -12,7 +12,7 @@ from psycopg import sql
 from store_writing import SCHEMA
 
 from meridian_cluster.postgres_roles import Dsns
-from meridian_dataplane.adapters.postgres import PostgresRole, pool
+from meridian_dataplane.adapters.postgres import Pool, PostgresRole
 from meridian_dataplane.ports import UnsafeRole
 
 ROLES = ("meridian_owner", "meridian_app", "meridian_ingest", "meridian_evidence")
@@ -270,7 +270,7 @@ def test_a_process_refuses_to_serve_as_owner_or_superuser(store: Dsns) -> None:
     """T-26."""
 
     async def check(dsn: str) -> None:
-        connections = pool(dsn, permits=1)
+        connections = Pool(dsn, permits=1)
         await connections.open()
         try:
             await PostgresRole(connections).check()

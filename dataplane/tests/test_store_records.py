@@ -18,7 +18,7 @@ from meridian_dataplane.adapters.postgres import Pool, tenant_transaction
 from meridian_dataplane.adapters.postgres_documents import PostgresDocuments
 from meridian_dataplane.adapters.postgres_records import PostgresRecords
 from meridian_dataplane.calls import CitedChunk, RequestRecord, ToolAudit
-from meridian_dataplane.ports import StoreUnavailable
+from meridian_dataplane.ports import RowRefused, StoreUnavailable
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -101,13 +101,21 @@ def test_a_record_never_begins_in_the_databases_future(store: Dsns) -> None:
     ]
 
 
-def test_a_batch_of_two_tenants_goes_each_to_its_own(store: Dsns) -> None:
-    records = [a_record(f"batch-{n}", tenant_id="ab"[n % 2]) for n in range(20)]
-    use(store, lambda pool: PostgresRecords(pool).write_all(records))
+def test_records_of_two_tenants_go_each_to_its_own(store: Dsns) -> None:
+    async def write(pool: Pool) -> None:
+        records = PostgresRecords(pool)
+        await asyncio.gather(*(records.write(a_record(f"batch-{n}", tenant_id="ab"[n % 2])) for n in range(20)))
+
+    use(store, write)
     found = (
         "select tenant_id, count(*) from meridian.request_records where request_id like 'batch%%' group by 1 order by 1"
     )
     assert evidence(store, found) == [("a", 10), ("b", 10)]
+
+
+def test_a_row_that_cannot_be_stored_is_refused_for_ever(store: Dsns) -> None:
+    with pytest.raises(RowRefused):
+        use(store, lambda pool: PostgresRecords(pool).write(a_record("nul\x00")))
 
 
 def judge(store: Dsns, request_id: str, outcome: str, *, tenant: str = "a", subject: str = "u1") -> bool:

@@ -1,53 +1,24 @@
-"""Connections to the store: a bounded pool, a tenant for each transaction, and proof that the role is harmless."""
+"""What runs on the store's connections: a transaction for one tenant, and proof that the role is harmless."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import LiteralString
 
-import psycopg
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg import sql
 
+from meridian_dataplane.adapters.postgres_pool import Connection, Pool, Row
 from meridian_dataplane.ports import StoreUnavailable, UnsafeRole
 
-Row = dict[str, Any]
-Connection = psycopg.AsyncConnection[Row]
-Pool = AsyncConnectionPool[Connection]
+__all__ = ["Connection", "Pool", "PostgresRole", "Row", "tenant_transaction"]
 
-# JIT costs more than these statements take; stop-word notices are of no use to anyone.
-_OPTIONS = "-c jit=off -c client_min_messages=error -c idle_in_transaction_session_timeout=30000"
-
-
-def pool(dsn: str, *, permits: int, name: str = "store") -> Pool:
-    """A closed pool of at most `permits` connections; open it with `await pool.open()`.
-
-    It opens even when the database is away: its state never decides whether the process lives.
-    """
-    return AsyncConnectionPool(
-        dsn,
-        min_size=min(2, permits),
-        max_size=permits,
-        open=False,
-        name=name,
-        connection_class=psycopg.AsyncConnection[Row],
-        kwargs={
-            "options": _OPTIONS,
-            "row_factory": dict_row,
-            "connect_timeout": 3,
-            "application_name": f"meridian-{name}",
-        },
-        max_lifetime=1800,
-        reconnect_timeout=10,
-        reset=_nothing,
-    )
-
-
-async def _nothing(_: Connection) -> None:
-    """With a reset to do, the pool's own workers take connections back. Without, the request does, and a deadline that ends
-    while it waits for the pool's lock loses the connection for good: after a busy minute none is left."""
+# One round trip: without parameters these are one simple query.
+_BEGIN = sql.SQL(
+    "begin; select set_config('app.tenant', {tenant}, true), set_config('statement_timeout', {timeout}, true),"
+    " set_config('enable_nestloop', {loops}, true)"
+)
 
 
 @asynccontextmanager
@@ -57,35 +28,20 @@ async def tenant_transaction(
     """A transaction that sees the rows of `tenant` and nothing else, and ends within `timeout_s` seconds.
 
     Raises StoreUnavailable when there is no connection, when the statement is too slow, or when the tenant is empty (T-24):
-    an unset tenant would read as no rows, which is not the truth either. A connection whose command was cancelled or failed
-    half-way is thrown away, so that no late reply can reach the next user (T-31). `nested_loops` false keeps the planner from
-    them: on a fresh partition, which has no statistics yet, they are the plan that can go badly wrong.
+    an unset tenant would read as no rows, which is not the truth either. `nested_loops` false keeps the planner from them: on a
+    fresh partition, which has no statistics yet, they are the plan that can go badly wrong.
     """
     if not tenant:
         raise StoreUnavailable("a transaction needs a tenant")
     if timeout_s <= 0:
         raise StoreUnavailable("no time left")
-    try:
-        async with connections.connection(timeout=timeout_s) as connection:
-            try:
-                async with connection.transaction():
-                    await connection.execute(
-                        "select set_config('app.tenant', %s, true), set_config('statement_timeout', %s, true),"
-                        " set_config('enable_nestloop', %s, true)",
-                        [tenant, str(max(1, int(timeout_s * 1000))), "on" if nested_loops else "off"],
-                    )
-                    yield connection
-            except psycopg.errors.QueryCanceled:
-                await connection.close()
-                raise
-            except psycopg.Error:
-                raise
-            except BaseException as ended:
-                if not isinstance(ended, Exception):  # cancelled in the middle of a command
-                    await connection.close()
-                raise
-    except (psycopg.Error, PoolTimeout) as failed:
-        raise StoreUnavailable(f"{type(failed).__name__}: {failed}") from failed
+    async with connections.connection(timeout_s) as connection:
+        begin = _BEGIN.format(
+            tenant=tenant, timeout=str(max(1, int(timeout_s * 1000))), loops="on" if nested_loops else "off"
+        )
+        await connection.execute(begin, prepare=False)
+        yield connection
+        await connection.execute("commit", prepare=False)
 
 
 _ROLE: LiteralString = """
@@ -108,11 +64,8 @@ class PostgresRole:
 
     async def check(self) -> None:
         """Raises UnsafeRole, or StoreUnavailable when the database cannot be asked."""
-        try:
-            async with self.connections.connection(timeout=3) as connection:
-                found = await (await connection.execute(_ROLE)).fetchone()
-        except (psycopg.Error, PoolTimeout) as failed:
-            raise StoreUnavailable(f"{type(failed).__name__}: {failed}") from failed
+        async with self.connections.connection(3.0) as connection:
+            found = await (await connection.execute(_ROLE)).fetchone()
         if found is None or found["bypasses"]:
             raise UnsafeRole("the database role is a superuser or bypasses row-level security")
         if found["owns"]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import Any, LiteralString
 
+import psycopg
 from psycopg.types.json import Jsonb
 
 from meridian_dataplane.adapters.postgres import Pool, tenant_transaction
 from meridian_dataplane.calls import CitedChunk, RequestRecord, ToolAudit
+from meridian_dataplane.ports import RowRefused, StoreUnavailable
 
 SUCCESS = {
     "resolved": True,
@@ -77,28 +77,16 @@ class PostgresRecords:
     """Of one write."""
 
     async def write(self, record: RequestRecord) -> None:
-        """One record; the same request id again changes nothing."""
-        await self.write_all([record])
-
-    async def write_all(self, records: Sequence[RequestRecord]) -> None:
-        """Many records, one transaction a tenant. Raises StoreUnavailable; what was written before stays, repeating is safe."""
-        for tenant, group in groupby(sorted(records, key=lambda r: r.tenant_id), key=lambda r: r.tenant_id):
-            async with (
-                tenant_transaction(self.connections, tenant, self.timeout_s) as connection,
-                connection.cursor() as cursor,
-            ):
-                await cursor.executemany(_WRITE, [_parameters(record) for record in group])
+        """One record; the same request id again changes nothing. Raises StoreUnavailable, or RowRefused for ever."""
+        await self._insert(record.tenant_id, _WRITE, _parameters(record))
 
     async def audit(self, row: ToolAudit) -> None:
         """Append one row; there is no right to change it."""
-        async with tenant_transaction(self.connections, row.tenant_id, self.timeout_s) as connection:
-            await connection.execute(
-                _AUDIT,
-                [
-                    row.tenant_id, row.request_id, subject_hash(row.tenant_id, row.subject), row.tool, row.schema_version,
-                    row.outcome, row.arguments_hash, row.duration_ms, row.created_time,
-                ],
-            )  # fmt: skip
+        parameters = [
+            row.tenant_id, row.request_id, subject_hash(row.tenant_id, row.subject), row.tool, row.schema_version,
+            row.outcome, row.arguments_hash, row.duration_ms, row.created_time,
+        ]  # fmt: skip
+        await self._insert(row.tenant_id, _AUDIT, parameters)
 
     async def outcome(self, *, tenant: str, subject: str, request_id: str, outcome: str, at: datetime) -> bool:
         """See ports.Records. `at` is the caller's clock and only told apart in logs: the database dates the judgement.
@@ -118,6 +106,15 @@ class PostgresRecords:
         async with tenant_transaction(self.connections, tenant, self.timeout_s) as connection:
             row = await (await connection.execute(_OUTCOME, parameters)).fetchone()
         return bool(row and row["known"])
+
+    async def _insert(self, tenant: str, statement: LiteralString, parameters: Any) -> None:
+        try:
+            async with tenant_transaction(self.connections, tenant, self.timeout_s) as connection:
+                await connection.execute(statement, parameters)
+        except StoreUnavailable as failed:
+            if isinstance(failed.__cause__, psycopg.DataError):
+                raise RowRefused(type(failed.__cause__).__name__) from failed.__cause__
+            raise
 
 
 def _reference(chunk: CitedChunk) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meridian_dataplane.adapters.postgres import pool
+from meridian_dataplane.adapters.postgres import Pool
 from meridian_dataplane.adapters.postgres_index import PostgresIndex
 from meridian_dataplane.golden import GoldenCase
 
@@ -20,7 +20,7 @@ async def at_6(dsn: str, epoch: str, embedding: str, cases: Sequence[GoldenCase]
     judged = [case for case in cases if case.required_documents]
     if not judged:
         return None
-    connections = pool(dsn, permits=2, name="recall")
+    connections = Pool(dsn, permits=2, name="recall")
     await connections.open()
     try:
         index = PostgresIndex(connections)
