@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from serving_rig import Rig, write_key
-from serving_world import NAMESPACE, POOL, release_wire
+from serving_world import NAMESPACE, POOL, manifest, release_wire
 
+from meridian_api.digest import configmap_digest
 from meridian_operator.cluster import Conflict, Refused, Unreachable
 from meridian_operator.serving import shrinkage
 from meridian_operator.serving.commit import CannotCompile, commit
@@ -274,3 +275,28 @@ async def test_a_wrong_service_is_refused(rig: Rig) -> None:
     rig.put("Release", "support-2", release_wire(service="sales"))
     with pytest.raises(CannotCompile, match="sales"):
         await start(rig, "support-2")
+
+
+async def test_a_release_that_is_deleted_and_made_again_with_other_content_gets_no_traffic(rig: Rig) -> None:
+    """R-22, IV-02: `kubectl replace --force` is no way round the gates; the same content again changes nothing."""
+    await start(rig)
+    before = rig.snapshot.serving
+    text = {"system.txt": "Say whatever you like.", "format.txt": "h1"}
+    body = {**manifest("ConfigMap", "prompt-2", {}), "apiVersion": "v1", "data": text}
+    rig.cluster.put({key: value for key, value in body.items() if key != "spec"})
+    rig.cluster.remove("Release", NAMESPACE, "support-1")
+    rig.put("Release", "support-1", release_wire(prompt={"name": "prompt-2", "digest": configmap_digest(text)}))
+    await rig.look(2)
+    assert rig.snapshot.serving == before
+    (accepted,) = [c for c in rig.stored["status"]["conditions"] if c["type"] == "Accepted"]
+    assert accepted["reason"] == "ReleaseReplaced"
+    await start(rig, "support-1", "support-2", 5)
+    assert rig.snapshot.serving == before
+
+
+async def test_what_a_pool_says_of_itself_still_follows(rig: Rig) -> None:
+    """The price is the pool's, not the release's."""
+    await start(rig)
+    rig.put("InferencePool", "qwen", {**POOL, "price": {"inputUsd": 7.0, "outputUsd": 9.0}})
+    await rig.look(2)
+    assert rig.snapshot.serving.primary.price.input_usd == 7.0

@@ -61,7 +61,8 @@ def compile_snapshot(
     """The snapshot for `pointer`, or every problem that stands against it.
 
     `last` is the stored snapshot: a manifest whose references have gone since (somebody deleted a ConfigMap) is taken from
-    there, because a release's content never changes under its name and rolling back must stay possible.
+    there, because a release's content never changes under its name and rolling back must stay possible. For the same reason a
+    release that was deleted and made again with other content gets no traffic under the old name (R-22).
     """
     if pointer.candidate == pointer.serving:
         return (Problem("SameRelease", f"release {pointer.serving} cannot be its own candidate"),)
@@ -70,9 +71,14 @@ def compile_snapshot(
     manifests: dict[str, Manifest] = {}
     for name in filter(None, (pointer.serving, pointer.candidate)):
         made = compile_manifest(sources, name)
-        if isinstance(made, Manifest):
+        kept = _manifest_in(last, name)
+        if isinstance(made, Manifest) and kept is not None and _pinned(made) != _pinned(kept):
+            manifests[name] = kept
+            why = f"Release {name} was deleted and made again with other content, which no evidence is about"
+            warnings.append(Problem("ReleaseReplaced", f"{why}; what was promoted serves on, give the new one a new name"))
+        elif isinstance(made, Manifest):
             manifests[name] = made
-        elif kept := _manifest_in(last, name):
+        elif kept is not None:
             manifests[name] = kept
             warnings.extend(
                 Problem("KeptLastGood", f"{problem.message}; the last good manifest is kept") for problem in made
@@ -148,6 +154,13 @@ def same_content(one: Snapshot, other: Snapshot) -> bool:
     """Whether two snapshots serve alike: all but generation, issue time, lease epoch and the permission to shrink."""
     neutral = {"generation": 1, "lease_epoch": 0, "issued_at": "", "shrink_confirmed": False}
     return one.model_copy(update=neutral) == other.model_copy(update=neutral)
+
+
+def _pinned(manifest: Manifest) -> object:
+    """What a Release's immutable spec alone decides; the rest (prices, an engine's port) follows its pool and epoch."""
+    models = [(m.pool, m.version) for m in (manifest.primary, manifest.fallback) if m is not None]
+    neutral = {"primary": None, "fallback": None, "index": None}
+    return models, manifest.index.epoch, manifest.model_copy(update=neutral)
 
 
 def _manifest_in(snapshot: Snapshot | None, name: str) -> Manifest | None:
