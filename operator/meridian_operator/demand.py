@@ -15,6 +15,7 @@ from meridian_api.serving import unpack
 from meridian_operator.cluster import Manifest
 
 CANDIDATE_PHASES = frozenset({"Checks", "OfflineEval", "SecurityProbes", "Shadow", "Canary", "Bake", "Held"})
+SERVED_PHASES = frozenset({"Bake", "Promoted"})
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -79,6 +80,19 @@ def live_releases(releases: Iterable[Manifest], views: Iterable[ServingView]) ->
     }
     targets = {by_name[name].get("spec", {}).get("rollbackTo") for name in alive}
     return {name: by_name[name] for name in sorted((alive | targets) & by_name.keys())}
+
+
+def unseen_services(releases: Iterable[Manifest], views: Iterable[ServingView]) -> tuple[ServingView, ...]:
+    """Services whose releases have answered users but whose ServingConfig is gone: the data plane serves on from what it
+    accepted, and nobody knows what that routes to.
+    """
+    known = {v.service for v in views}
+    served = {
+        str((r.get("spec") or {}).get("service") or "")
+        for r in releases
+        if (r.get("status") or {}).get("phase") in SERVED_PHASES
+    }
+    return tuple(ServingView(service=name, generation=0, usable=False) for name in sorted(served - known))
 
 
 def pool_demand(pool: str, alive: Mapping[str, Manifest]) -> dict[str, tuple[str, ...]]:

@@ -111,6 +111,21 @@ async def test_a_payload_that_cannot_be_opened_removes_nothing() -> None:
     assert place.names("Deployment") == {V1}
 
 
+async def test_a_serving_config_that_was_deleted_takes_no_engine_from_the_data_plane() -> None:
+    """F-11, R-37: replicas serve on from what they accepted, so what they route to keeps running; the order is traffic first."""
+    place = Place()
+    place.pool()
+    place.release("r1", "v1", "Promoted")
+    place.serve("r1", "v1", applied={"dp-0": 1})
+    place.dataplane("dp-0")
+    await look(place)
+    place.cluster.remove("ServingConfig", NAMESPACE, "support")
+    place.pass_time(3600)
+    await look(place, 2)
+    assert place.names("Deployment") == {V1}
+    assert place.names("Service") == {V1}
+
+
 async def test_an_unreadable_list_of_releases_starts_and_stops_nothing() -> None:
     """Inconclusive is not a decision."""
     place = Place()

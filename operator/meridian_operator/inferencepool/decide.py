@@ -110,7 +110,7 @@ def _removable(seen: Observed, routing: Routing, now: datetime) -> tuple[tuple[R
 def _not_let_go(view: Any, routing: Routing, seen: Observed, now: datetime) -> str | None:
     assert seen.spec is not None
     if not view.usable:
-        return f"ServingConfig {view.service} cannot be opened"
+        return f"ServingConfig {view.service} cannot be opened or is gone"
     if not routing.ready:
         return "no data-plane replica is ready to say what it routes to"
     if late := view.waits_for(routing.ready):

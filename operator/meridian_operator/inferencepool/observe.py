@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from meridian_api.v1alpha1.inferencepool import InferencePoolSpec
 from meridian_operator.cluster import ClusterError, Key, Manifest, Unreadable, controller_uid, find, find_all
 from meridian_operator.converge import World
-from meridian_operator.demand import live_releases, pool_demand, ready_replicas, view
+from meridian_operator.demand import live_releases, pool_demand, ready_replicas, unseen_services, view
 from meridian_operator.inferencepool import kserve_types
 from meridian_operator.inferencepool.objects import POOL_LABEL, VERSION_LABEL, workload_name
 from meridian_operator.inferencepool.seen import Observed, Routing
@@ -80,6 +80,7 @@ async def _routing(key: Key, world: World) -> Routing | Unreadable:
     if isinstance(slices, Unreadable):
         return slices
     views = tuple(view(c) for c in configs)
+    views += unseen_services(releases, views)
     return Routing(pool_demand(key.name, live_releases(releases, views)), views, ready_replicas(slices))
 
 
