@@ -2,6 +2,7 @@
 
 The Lease alone protects nothing: a stopped process may wake up believing that it leads. It finds out here, by its own monotonic
 clock, before each write; and what still gets out is refused by the API server, since a ServingConfig's lease epoch only grows.
+An epoch therefore begins above every one that was ever written, whatever became of the Lease.
 No clock of another host is compared: a Lease has expired when it stayed unchanged for its duration on the reader's own (K-08).
 """
 
@@ -16,6 +17,8 @@ from meridian_operator import metrics
 from meridian_operator.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Manifest, NotFound
 from meridian_operator.converge import Deposed
 from meridian_operator.logs import log
+
+_ABSENT = ""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Lease:
         self._epoch = 0
         self._confirmed: float | None = None
         self._seen: tuple[str, float] | None = None
-        """resourceVersion of another holder's Lease, and when it was first seen."""
+        """resourceVersion of another holder's Lease (`_ABSENT`: it was deleted), and when it was first seen."""
 
     def fence(self) -> int:
         """The epoch held. Raises Deposed when the last renewal is too long ago to be trusted (SIGSTOP, lost network)."""
@@ -103,31 +106,46 @@ class Lease:
         try:
             live = await self._cluster.get("Lease", self._terms.namespace, self._terms.name)
         except NotFound:
+            live = None
+        written = await self._written_epoch()
+        if live is None:
+            if written and not self._unchanged(_ABSENT, started):
+                return (
+                    False  # deleted: its holder may trust it yet, and write under an epoch that was never written here
+                )
             fresh: Manifest = {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {"namespace": self._terms.namespace, "name": self._terms.name},
             }
             try:
-                await self._cluster.create(self._written(fresh, 1))
+                await self._cluster.create(self._written(fresh, written + 1))
             except AlreadyExists:
                 return False
-            self._epoch, self._confirmed = 1, started
+            self._epoch, self._confirmed = written + 1, started
             return True
-        if live["spec"].get("holderIdentity"):
-            version = live["metadata"]["resourceVersion"]
-            if self._seen is None or self._seen[0] != version:
-                self._seen = (version, started)
-                return False
-            if started - self._seen[1] < self._terms.duration:
-                return False
-        epoch = int(live["spec"].get("leaseTransitions") or 0) + 1
+        if live["spec"].get("holderIdentity") and not self._unchanged(live["metadata"]["resourceVersion"], started):
+            return False
+        epoch = max(written, int(live["spec"].get("leaseTransitions") or 0)) + 1
         try:
             await self._cluster.replace(self._written(live, epoch))
         except (Conflict, NotFound):
             return False
         self._epoch, self._confirmed = epoch, started
         return True
+
+    async def _written_epoch(self) -> int:
+        """The highest lease epoch in any ServingConfig. A Lease that was deleted or restored from an older backup would begin
+        below it, and the API server would then refuse every switch, rollbacks too. Raises ClusterError.
+        """
+        configs = await self._cluster.list("ServingConfig", self._terms.namespace)
+        return max((int((c.get("spec") or {}).get("leaseEpoch") or 0) for c in configs), default=0)
+
+    def _unchanged(self, version: str, now: float) -> bool:
+        """Whether the Lease has been at `version` for its duration, by this process's clock."""
+        if self._seen is None or self._seen[0] != version:
+            self._seen = (version, now)
+        return now - self._seen[1] >= self._terms.duration
 
     def _is_mine(self, live: Manifest) -> bool:
         spec = live["spec"]

@@ -124,3 +124,45 @@ async def test_two_that_race_for_a_free_lease_do_not_both_win() -> None:
     assert len(done) == 1
     for task in pending:
         task.cancel()
+
+
+def serving_config(cluster: MemoryCluster, epoch: int) -> None:
+    body = {
+        "apiVersion": "meridian.dev/v1alpha1",
+        "kind": "ServingConfig",
+        "metadata": {"name": "support", "namespace": NS},
+    }
+    cluster.put({**body, "spec": {"generation": 1, "leaseEpoch": epoch}})
+
+
+async def test_a_deleted_lease_begins_above_every_epoch_that_was_written() -> None:
+    """K-06, IV-03: below it the API server refuses every switch of the new leader, and no rollback could happen any more."""
+    cluster = MemoryCluster()
+    serving_config(cluster, 7)
+    assert await lease(cluster, "a").acquire() == 8
+
+
+async def test_a_restored_older_lease_begins_above_every_epoch_that_was_written() -> None:
+    """K-11, F-07."""
+    cluster = MemoryCluster()
+    first = lease(cluster, "a")
+    await first.acquire()
+    await first.release()
+    serving_config(cluster, 7)
+    assert await lease(cluster, "b").acquire() == 8
+
+
+async def test_a_deleted_lease_is_not_taken_while_its_holder_may_trust_it() -> None:
+    """K-07: `kubectl delete lease` must not make two leaders."""
+    cluster = MemoryCluster()
+    serving_config(cluster, 1)
+    first = lease(cluster, "a")
+    await first.acquire()
+    keeping = asyncio.create_task(first.keep())
+    cluster.remove("Lease", NS, "meridian-operator")
+    taking = asyncio.create_task(lease(cluster, "b").acquire())
+    while not taking.done():
+        await asyncio.sleep(0.1)
+    with pytest.raises(Deposed):
+        first.fence()
+    keeping.cancel()
