@@ -75,7 +75,9 @@ def compile_snapshot(
         if isinstance(made, Manifest) and kept is not None and _pinned(made) != _pinned(kept):
             manifests[name] = kept
             why = f"Release {name} was deleted and made again with other content, which no evidence is about"
-            warnings.append(Problem("ReleaseReplaced", f"{why}; what was promoted serves on, give the new one a new name"))
+            warnings.append(
+                Problem("ReleaseReplaced", f"{why}; what was promoted serves on, give the new one a new name")
+            )
         elif isinstance(made, Manifest):
             manifests[name] = made
         elif kept is not None:
