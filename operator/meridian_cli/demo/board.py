@@ -25,7 +25,8 @@ class Board:
     """Prints to a terminal or a file alike; colours only where a person reads."""
 
     def __init__(self, out: TextIO) -> None:
-        self.console = Console(file=out, highlight=False, soft_wrap=not out.isatty())
+        width = None if out.isatty() else 120  # a log file has no width of its own
+        self.console = Console(file=out, highlight=False, soft_wrap=not out.isatty(), width=width)
         self.checks: list[Check] = []
         self._started = time.monotonic()
         self._live = False
