@@ -32,7 +32,7 @@ async def answer_as(identified: Identified, on: Plane) -> AsyncIterator[AsyncGen
     """The same for a caller who is known already (the golden set's)."""
     pinned = pin(identified, contact_age=on.live.contact_age)
     async with on.admission.permit(pinned) as admitted:
-        with settled(pinned, clock=on.clock, metrics=on.metrics, write=on.spool.record) as run:
+        with settled(pinned, clock=on.clock, metrics=on.metrics, write=on.spool.record) as (run, kept):
             grounded = await ground(
                 admitted,
                 run,
@@ -48,4 +48,4 @@ async def answer_as(identified: Identified, on: Plane) -> AsyncIterator[AsyncGen
             route = choose(prompt, on.health.healthy)
             pieces = stream(route, run, model=on.model, health=on.health, metrics=on.metrics)
             cited = cite(pieces, prompt, run, documents=on.documents, clock=on.clock)
-            yield deliver(cited, route, run, documents=on.documents, clock=on.clock)
+            yield deliver(cited, route, run, documents=on.documents, clock=on.clock, kept=kept)

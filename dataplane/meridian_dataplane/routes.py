@@ -83,7 +83,7 @@ def feedback(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
         try:
             async with asyncio.timeout(_STORE_S * 3):
                 if not await note():
-                    # The record is written just after the answer, maybe by another replica.
+                    # The record may be on its way yet, at another replica: it held `done` back for a moment only.
                     await asyncio.sleep(_RECORD_LAG_S)
                     if not await note():
                         raise not_found()

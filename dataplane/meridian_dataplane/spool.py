@@ -1,10 +1,11 @@
-"""Rows on their way to the store: bounded, retried, never waited for by an answer. What is dropped is counted."""
+"""Rows on their way to the store: bounded, retried; an answer may wait a moment for its own. What is dropped is counted."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import deque
+from dataclasses import dataclass
 
 from meridian_dataplane.calls import RequestRecord, ToolAudit
 from meridian_dataplane.ports import Records, StoreUnavailable
@@ -18,30 +19,48 @@ WRITE_S = 4.0
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 1.0
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    row: RequestRecord | ToolAudit
+    stored: asyncio.Future[None] | None = None
+
+    def ended(self) -> None:
+        if self.stored is not None and not self.stored.done():
+            self.stored.set_result(None)
+
+
 class Spool:
     """Holds rows in memory until the store has them. Full, it drops the newest record; audit rows are kept first (IV-20)."""
 
     def __init__(self, records: Records, metrics: Metrics, capacity: int = CAPACITY) -> None:
         self._records, self._metrics, self._capacity = records, metrics, capacity
-        self._rows: deque[RequestRecord | ToolAudit] = deque()
+        self._rows: deque[_Waiting] = deque()
         self._writing = 0
+        self._store_answers = False
         self._filled = asyncio.Event()
 
     @property
     def pending(self) -> int:
         return len(self._rows) + self._writing
 
-    def record(self, row: RequestRecord) -> None:
-        self._put(row)
+    def record(self, row: RequestRecord) -> asyncio.Future[None] | None:
+        """What is done once the store has the row, or None when there is no use in waiting: the store does not answer."""
+        stored = asyncio.get_running_loop().create_future() if self._store_answers else None
+        self._put(_Waiting(row, stored))
+        return stored
 
     def audit(self, row: ToolAudit) -> None:
-        self._put(row)
+        self._put(_Waiting(row))
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        async with asyncio.TaskGroup() as writers:
-            for _ in range(WRITERS):
-                writers.create_task(self._write_on())
+        self._store_answers = True
+        try:
+            async with asyncio.TaskGroup() as writers:
+                for _ in range(WRITERS):
+                    writers.create_task(self._write_on())
+        finally:
+            self._store_answers = False
 
     async def drained(self, timeout_s: float) -> bool:
         """Waits until nothing is pending, at most `timeout_s` seconds."""
@@ -50,11 +69,12 @@ class Spool:
             await asyncio.sleep(0.02)
         return not self.pending
 
-    def _put(self, row: RequestRecord | ToolAudit) -> None:
-        if self.pending >= self._capacity and not self._make_room(row):
+    def _put(self, waiting: _Waiting) -> None:
+        if self.pending >= self._capacity and not self._make_room(waiting.row):
             self._metrics.records_lost.inc()
+            waiting.ended()
             return
-        self._rows.append(row)
+        self._rows.append(waiting)
         self._metrics.records_pending.set(self.pending)
         self._filled.set()
 
@@ -62,10 +82,11 @@ class Spool:
         """An audit row takes the place of the oldest request record; nothing takes an audit row's."""
         if isinstance(row, RequestRecord):
             return False
-        victim = next((one for one in self._rows if isinstance(one, RequestRecord)), None)
+        victim = next((one for one in self._rows if isinstance(one.row, RequestRecord)), None)
         if victim is None:
             return False
         self._rows.remove(victim)
+        victim.ended()
         self._metrics.records_lost.inc()
         return True
 
@@ -75,21 +96,22 @@ class Spool:
             while not self._rows:
                 self._filled.clear()
                 await self._filled.wait()
-            row = self._rows.popleft()
-            if await self._written(row):
+            if await self._written(self._rows.popleft()):
                 backoff = _BACKOFF_FIRST
             else:
                 await asyncio.sleep(backoff * random.uniform(0.5, 1.5))  # noqa: S311
                 backoff = min(backoff * 2, _BACKOFF_MOST)
 
-    async def _written(self, row: RequestRecord | ToolAudit) -> bool:
+    async def _written(self, waiting: _Waiting) -> bool:
         """False when the store is away; then the row is in the spool again."""
         self._writing += 1
         try:
-            await self._store(row)
+            await self._store(waiting.row)
         except (StoreUnavailable, TimeoutError) as away:
             # To the end of the line, so that a row with a trouble of its own holds up no other.
-            self._rows.append(row)
+            self._rows.append(waiting)
+            self._store_answers = False
+            waiting.ended()
             log_failure("record_not_written", away, count=len(self._rows))
             return False
         except Exception as broken:  # noqa: BLE001
@@ -97,11 +119,14 @@ class Spool:
             self._metrics.records_lost.inc()
             log_failure("record_refused", broken)
         except BaseException:
-            self._rows.appendleft(row)
+            self._rows.appendleft(waiting)
             raise
+        else:
+            self._store_answers = True
         finally:
             self._writing -= 1
             self._metrics.records_pending.set(self.pending)
+        waiting.ended()
         return True
 
     async def _store(self, row: RequestRecord | ToolAudit) -> None:

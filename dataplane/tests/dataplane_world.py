@@ -233,8 +233,8 @@ class World:
 
     async def settled(self) -> None:
         """Rows of ended requests reach the records without a running spool."""
-        for row in list(self.plane.spool._rows):
-            await self.plane.spool._store(row)
+        for waiting in list(self.plane.spool._rows):
+            await self.plane.spool._store(waiting.row)
         self.plane.spool._rows.clear()
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
+from dataplane_world import World, a_world, bearer, citing
 
 from meridian_cluster.postgres_roles import Dsns
 from meridian_dataplane.adapters.postgres import Pool
@@ -26,7 +27,8 @@ ROWS = 60
 
 @pytest.fixture(scope="module", autouse=True)
 def partitions(make_epoch: Callable[[str, str], None]) -> None:
-    make_epoch("a", "e1")
+    for tenant in ("a", "acme-eu"):
+        make_epoch(tenant, "e1")
 
 
 def a_record(request_id: str) -> RequestRecord:
@@ -204,3 +206,68 @@ async def test_a_connection_that_never_answers_ends_with_its_body(store: Dsns) -
         async with pool.connection(2.0) as connection:
             await connection.execute("select 1")
         await pool.close()
+
+
+@asynccontextmanager
+async def a_replica(dsn: str) -> AsyncIterator[World]:
+    """A plane of doubles whose records are real, its spool running."""
+    pool = Pool(dsn, permits=WRITERS + 2, name="records")
+    await pool.open(3.0)
+    world = a_world(records=PostgresRecords(pool))
+    running = asyncio.create_task(world.plane.spool.run())
+    await asyncio.sleep(0)
+    try:
+        yield world
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await pool.close()
+
+
+async def answered_by(world: World) -> tuple[str, float]:
+    """(request id, seconds until the end of the stream)."""
+    began = time.monotonic()
+    async with world.client() as client:
+        response = await client.post("/v1/answers", json={"question": "How long do refunds take?"}, headers=bearer())
+    assert "event: done" in response.text
+    return response.headers["x-request-id"], time.monotonic() - began
+
+
+async def test_feedback_at_another_replica_right_after_done_is_taken(store: Dsns, monkeypatch) -> None:
+    """S-37: the record is in the store before `done` is sent; no second look is needed."""
+    monkeypatch.setattr("meridian_dataplane.routes._RECORD_LAG_S", 30.0)
+    async with a_replica(store.app) as one, a_replica(store.app) as other, other.client() as client:
+        for _ in range(20):
+            request_id, _ = await answered_by(one)
+            given = {"requestId": request_id, "outcome": "resolved"}
+            assert (await client.post("/v1/feedback", json=given, headers=bearer())).status_code == 202
+
+
+async def test_a_store_that_does_not_answer_holds_done_back_once_and_for_a_moment(store: Dsns) -> None:
+    """F-22: the record waits in memory as ever."""
+    async with a_replica(store.app) as world:
+        await answered_by(world)
+        blocker = await asyncio.to_thread(psycopg.connect, store.owner)
+        with blocker:
+            await asyncio.to_thread(blocker.execute, "lock table meridian.request_records in access exclusive mode")
+            _, seconds = await answered_by(world)
+            assert 0.1 < seconds < 0.6
+            await asyncio.sleep(2.5)  # the write has failed by now
+            _, seconds = await answered_by(world)
+            assert seconds < 0.13
+        assert await world.plane.spool.drained(RESUMES_S)
+
+
+async def test_a_client_that_leaves_leaves_a_record(store: Dsns) -> None:
+    """H-01."""
+    async with a_replica(store.app) as world:
+        world.model.script = lambda call: [*citing(call)[:2], 30.0]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await world.ask(request_id="c" * 32)
+        assert await world.plane.spool.drained(RESUMES_S)
+    with psycopg.connect(store.evidence) as connection:
+        found = connection.execute(
+            "select stream_state from meridian.request_records where request_id = %s", ["c" * 32]
+        ).fetchall()
+    assert found == [("cancelled",)]

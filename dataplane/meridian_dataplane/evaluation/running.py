@@ -73,9 +73,9 @@ class EvaluationSpool(Spool):
     def __init__(self, inner: Spool) -> None:
         self._inner = inner
 
-    def record(self, row: RequestRecord) -> None:
+    def record(self, row: RequestRecord) -> asyncio.Future[None] | None:
         _seen.get().record = row
-        self._inner.record(replace(row, arm=ARM))
+        return self._inner.record(replace(row, arm=ARM))
 
     def audit(self, row: ToolAudit) -> None:
         self._inner.audit(row)

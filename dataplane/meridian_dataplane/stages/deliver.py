@@ -6,7 +6,7 @@ citations and no prose (`snippets_only`), and the answer is named so (S-85, S-86
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from meridian_dataplane.calls import Event, Route, StreamState
@@ -27,9 +27,15 @@ _MESSAGES = {
 
 
 async def deliver(
-    cited: AsyncGenerator[Event, None], route: Route, run: Run, *, documents: Documents, clock: Clock
+    cited: AsyncGenerator[Event, None],
+    route: Route,
+    run: Run,
+    *,
+    documents: Documents,
+    clock: Clock,
+    kept: Callable[[], Awaitable[None]],
 ) -> AsyncGenerator[Event, None]:
-    """Ends with one terminal event, whatever happens to the model or the store."""
+    """Ends with one terminal event, whatever happens to the model or the store; `done` after the answer's record is `kept`."""
     yield _meta(route)
     try:
         try:
@@ -51,7 +57,9 @@ async def deliver(
         yield failed("citations_unverified", run, request_id)
         return
     run.move(StreamState.TERMINAL)
-    yield _done(route, run, clock)
+    done = _done(route, run, clock)
+    await kept()
+    yield done
 
 
 def failed(code: str, run: Run, request_id: str) -> Event:

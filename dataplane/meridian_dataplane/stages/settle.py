@@ -1,12 +1,14 @@
 """What a request leaves behind. Wraps the request from admission to its end; writes one record and the metrics, however it ends.
 
-Nothing in here waits: the record goes into a bounded spool, so that neither a cancelled client nor an absent store loses it.
+The record goes into a bounded spool, so that neither a cancelled client nor an absent store loses it. Only `done` waits for the
+store, and for a moment: whoever has seen it may judge the answer at any replica at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from meridian_api.serving import Target
@@ -16,6 +18,8 @@ from meridian_dataplane.refusals import Refusal
 from meridian_dataplane.run import Run
 from meridian_dataplane.telemetry import Metrics
 
+STORED_S = 0.15
+"""How long `done` may be held back for the record to be stored."""
 _BYTES_PER_TOKEN = 4
 
 
@@ -29,12 +33,27 @@ def settled(
     *,
     clock: Clock,
     metrics: Metrics,
-    write: Callable[[RequestRecord], None],
-) -> Iterator[Run]:
-    """The run of one admitted request; at the end it is accounted, once, complete or not."""
-    run = Run()
+    write: Callable[[RequestRecord], asyncio.Future[None] | None],
+) -> Iterator[tuple[Run, Callable[[], Awaitable[None]]]]:
+    """The run of one admitted request; at the end it is accounted, once, complete or not.
+
+    With it goes what accounts a whole answer before its `done` and waits up to STORED_S seconds for the store.
+    """
+    run, accounted = Run(), False
+
+    def account() -> asyncio.Future[None] | None:
+        nonlocal accounted
+        accounted = True
+        record = record_of(pinned, run, clock)
+        _count(record, metrics)
+        return write(record)
+
+    async def kept() -> None:
+        if stored := account():
+            await asyncio.wait([stored], timeout=STORED_S)
+
     try:
-        yield run
+        yield run, kept
     except Refusal as refusal:
         run.refused, run.error_code = True, refusal.code
         raise
@@ -47,9 +66,8 @@ def settled(
     finally:
         if not run.ended:
             run.move(StreamState.INCOMPLETE if run.error_code else StreamState.CANCELLED)
-        record = record_of(pinned, run, clock)
-        write(record)
-        _count(record, metrics)
+        if not accounted:
+            account()
 
 
 def usage_of(run: Run) -> Usage:
