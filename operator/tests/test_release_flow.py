@@ -303,3 +303,20 @@ def test_once_all_is_done_nothing_is_written(place: Installation):
     before = len(place.cluster.writes)
     place.passes(FIRST, BETTER, times=10, seconds=30)
     assert [w for w in place.cluster.writes[before:] if w[1] != "ServingConfig"] == []
+
+
+def test_nothing_is_promoted_away_from_a_release_whose_prompt_is_gone(place: Installation):
+    """R-39, R-40: while it serves its last good manifest is kept; promoted away from, it could not be compiled any more."""
+    promoted(place)
+    place.rates = {FIRST: 92, BETTER: 95}
+    place.submit(BETTER)
+    place.passes(BETTER, times=6)
+    prompt = place.cluster.objects["ConfigMap", NS, "prompt-support-1"]
+    place.cluster.remove("ConfigMap", NS, "prompt-support-1")
+    place.passes(BETTER, times=20)
+    assert place.release(BETTER)["phase"] == "Canary" and place.config["serving"] == FIRST
+    ready = next(c for c in place.release(BETTER)["conditions"] if c["type"] == "RollbackReady")
+    assert ready["status"] == "False" and "prompt-support-1" in ready["message"]
+    place.cluster.put(prompt)
+    place.passes(BETTER, times=5)
+    assert place.config["serving"] == BETTER

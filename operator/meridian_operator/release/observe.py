@@ -17,6 +17,7 @@ from meridian_operator.release.checks import check
 from meridian_operator.release.seen import Live, Problem, Seen, Sibling, phase_of
 from meridian_operator.release.warmth import cold_versions, has_ready_endpoint, ready_pods
 from meridian_operator.serving.acknowledgements import Waiting, acknowledged
+from meridian_operator.serving.compile import compile_manifest
 from meridian_operator.serving.gather import gather_sources
 
 DATA_PLANE_SERVICE = "meridian-dataplane"
@@ -53,6 +54,9 @@ async def observe(key: Key, world: World) -> Seen | Unreadable | None:
     )
     target = next((r for r in others if r["metadata"]["name"] == spec.rollback_to), None)
     cold_target, reachable = _target(spec, target, pools, slices)
+    problems, incomplete = problems if isinstance(problems, tuple) else (problems, ())
+    if target is not None:
+        cold_target += incomplete
     return Seen(
         found, spec, status, live, base.siblings, problems,
         cold=cold_versions(spec.models, pools, slices),
@@ -113,13 +117,17 @@ def _siblings(releases: tuple[Manifest, ...] | Unreadable, name: str, service: s
     )
 
 
-async def _problems(world: World, key: Key, spec: ReleaseSpec) -> tuple[Problem, ...] | Unreadable:
+async def _problems(
+    world: World, key: Key, spec: ReleaseSpec
+) -> tuple[tuple[Problem, ...], tuple[str, ...]] | Unreadable:
+    """This release's problems, and what is missing of the content that a rollback would need (R-40)."""
     golden, epochs = await asyncio.gather(
         find(world.cluster, "ConfigMap", key.namespace, spec.eval.golden_set.name),
         find_all(world.cluster, "IndexEpoch", key.namespace),
     )
     try:
-        sources = await gather_sources(world.cluster, key.namespace, spec.service, world.settings.region, [key.name])
+        named = [key.name, *([spec.rollback_to] if spec.rollback_to else [])]
+        sources = await gather_sources(world.cluster, key.namespace, spec.service, world.settings.region, named)
     except ClusterError as error:
         return Unreadable("references", str(error)[:300])
     if isinstance(golden, Unreadable):
@@ -128,7 +136,9 @@ async def _problems(world: World, key: Key, spec: ReleaseSpec) -> tuple[Problem,
         return epochs
     states = {e["metadata"]["name"]: _epoch_status(e) for e in epochs}
     data = None if golden is None else golden.get("data") or {}
-    return check(key.name, spec, sources, data, states)
+    found = compile_manifest(sources, spec.rollback_to) if spec.rollback_to else ()
+    missing = tuple(p.message for p in found) if isinstance(found, tuple) else ()
+    return check(key.name, spec, sources, data, states), missing
 
 
 def _epoch_status(epoch: Manifest) -> IndexEpochStatus:

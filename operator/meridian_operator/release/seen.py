@@ -63,7 +63,7 @@ class Seen:
     cold: tuple[str, ...] = ()
     """Model versions of this release that are not warm, as `pool/version`."""
     cold_target: tuple[str, ...] = ()
-    """The same for the rollback target; a target that is gone is named here too."""
+    """The same for the rollback target; a target that is gone, and content of it that is missing, are named here too."""
     target_reachable: bool = True
     """Whether the rollback target's primary model has a ready replica, or nobody knows."""
     job: JobState = "absent"
