@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from serving_rig import Rig, write_key
 from serving_world import NAMESPACE, POOL, manifest, release_wire
 
 from meridian_api.digest import configmap_digest
-from meridian_operator.cluster import Conflict, Refused, Unreachable
+from meridian_operator.cluster import Conflict, ForeignOwner, Refused, Unreachable
 from meridian_operator.serving import shrinkage
 from meridian_operator.serving.commit import CannotCompile, commit
 from meridian_operator.serving.sign import KeyUnusable, load_key
@@ -300,3 +301,31 @@ async def test_what_a_pool_says_of_itself_still_follows(rig: Rig) -> None:
     rig.put("InferencePool", "qwen", {**POOL, "price": {"inputUsd": 7.0, "outputUsd": 9.0}})
     await rig.look(2)
     assert rig.snapshot.serving.primary.price.input_usd == 7.0
+
+
+async def test_a_candidate_whose_release_is_gone_loses_its_traffic_whoever_else_is_gone(rig: Rig) -> None:
+    """R-17, R-31: both Release objects were deleted in a canary; nobody was left to guard it or to take its traffic back."""
+    await start(rig, "support-1", None)
+    await start(rig, "support-1", "support-2", 5)
+    rig.cluster.remove("Release", NAMESPACE, "support-1")
+    rig.cluster.remove("Release", NAMESPACE, "support-2")
+    await rig.look(3)
+    assert rig.snapshot.candidate is None
+    assert rig.snapshot.serving.release == "support-1"
+    rig.cluster.writes.clear()
+    await rig.look(3)
+    assert rig.cluster.writes == []
+
+
+async def test_a_copy_that_somebody_else_owns_does_not_keep_a_change_back(rig: Rig) -> None:
+    """K-35, T-23: a ConfigMap restored from a backup without owner; an offboarded tenant must leave all the same."""
+    rig.tenants("acme", "globex")
+    await start(rig)
+    rig.cluster.remove("ConfigMap", NAMESPACE, "meridian-config-support")
+    foreign = {"name": "meridian-config-support", "namespace": NAMESPACE}
+    rig.cluster.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": foreign, "data": {}})
+    rig.tenants("acme")
+    for _ in range(3):
+        with contextlib.suppress(ForeignOwner):
+            await rig.look()
+    assert [t.tenant_id for t in rig.snapshot.tenants] == ["acme"]

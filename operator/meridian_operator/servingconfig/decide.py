@@ -1,6 +1,7 @@
 """Same pointer, newer content: when tenants, pools or epochs changed, the stored object becomes a new generation.
 
-The pointer itself is never changed here: that is the releases' decision. What cannot be compiled leaves the last good one.
+The pointer is the releases' decision; only the traffic of a candidate that no longer exists is taken back here. What cannot be
+compiled leaves the last good one.
 """
 
 from __future__ import annotations
@@ -76,6 +77,28 @@ def keep_last_good(found: Found) -> Plan | None:
     return Plan(because="keep_last_good", look_again=REST)
 
 
+def take_back_from_a_candidate_that_is_gone(found: Found) -> Plan | None:
+    """A candidate whose Release was deleted has no guard left. The release that serves takes its traffic back, but that object
+    may be deleted too; this one is always there (R-17).
+    """
+    last, sources = found.seen.stored.snapshot, found.seen.sources
+    if last is None or last.candidate is None or sources is None:
+        return None
+    name = last.candidate.manifest.release
+    if name in sources.releases or f"Release/{name}" in sources.unreadable:
+        return None
+    switch = Switch(
+        service=last.service,
+        serving=last.serving.release,
+        candidate=None,
+        weight_percent=0,
+        salt="",
+        expected_resource_version=found.seen.object["metadata"]["resourceVersion"],
+        because=f"release {name} is gone, its traffic goes back",
+    )
+    return Plan("take_back_from_a_candidate_that_is_gone", switch=switch, look_again=timedelta(seconds=1))
+
+
 def wait_for_quiet(found: Found) -> Plan | None:
     """The last generation is a moment old: let changes gather."""
     last = found.seen.stored.snapshot
@@ -117,7 +140,15 @@ def in_step(found: Found) -> Plan:
     return Plan(because="in_step", look_again=REST)
 
 
-RULES: tuple[Rule, ...] = (restore_copy, keep_last_good, wait_for_quiet, follow, look_twice, in_step)
+RULES: tuple[Rule, ...] = (
+    take_back_from_a_candidate_that_is_gone,
+    wait_for_quiet,
+    follow,
+    restore_copy,  # after the pointer's own rules: a copy that somebody else owns must not keep a change of content back
+    keep_last_good,
+    look_twice,
+    in_step,
+)
 
 
 def _reason(found: Found) -> str | None:
