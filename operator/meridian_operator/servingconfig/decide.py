@@ -44,6 +44,8 @@ def decide(seen: Observed, now: datetime) -> Plan:
     """The first rule that answers; the last always does."""
     found = _compile(seen, now)
     plan = next(plan for rule in RULES if (plan := rule(found)) is not None)
+    if plan.switch is not None:
+        return plan  # it writes this very object: the status is said at the next look, not against the version before
     return replace(plan, status=_status(found), events=_events(found))
 
 
