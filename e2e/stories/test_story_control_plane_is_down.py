@@ -71,7 +71,7 @@ def test_answers_go_on_without_control_plane_and_releases_work_afterwards(
     again = candidates.candidate(cluster, "after-outage", version=candidates.GOOD_VERSION)
     name = again["metadata"]["name"]
     submitted.append(name)
-    with BackgroundTraffic(url, rps=RATE) as users:
+    with BackgroundTraffic(url, rps=min(RATE, 8)):
         cluster.apply(again)
         candidates.wait_for_phase(cluster, name, "Promoted", seconds=420)
     after = look(cluster, candidates.SERVICE)
