@@ -165,3 +165,15 @@ def test_more_than_256_groups_are_400():
 
 def test_an_unknown_role_adds_nothing():
     assert identified(a_token(roles=["admin"], groups=[])).caller.groups == ()
+
+
+def test_a_token_that_two_tenants_could_claim_is_refused_whatever_their_order():
+    """T-13 to T-17, kind: what can be read in two ways is refused. One issuer, tenants told apart by different claims."""
+    other = {"issuer": ISSUER, "tenantClaim": "org", "tenantValue": "globex"}
+    for tenants in (
+        [a_tenant("aaa", identity=other), a_tenant()],
+        [a_tenant(), a_tenant("zzz", identity=other)],
+    ):
+        snapshot = a_snapshot(tenants=tenants)
+        assert refusal(a_token(org="globex"), snapshot).status == 401
+        assert identified(a_token(), snapshot).caller.tenant_id == "acme-eu"

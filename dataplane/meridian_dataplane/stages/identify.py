@@ -111,18 +111,24 @@ def _caller(claims: Mapping[str, Any], snapshot: Snapshot, now: datetime) -> Cal
 
 
 def _tenant(claims: Mapping[str, Any], snapshot: Snapshot) -> ServingTenant:
-    """The one tenant whose issuer and claim value are exactly these; bytes are compared, never normalised (T-17)."""
+    """The one tenant whose issuer and claim value are exactly these; bytes are compared, never normalised (T-17).
+
+    A token that two tenants could claim is refused, not given to the first.
+    """
     ours = [t for t in snapshot.tenants if t.identity.issuer == claims["iss"]]
     names = {tenant.identity.tenant_claim for tenant in ours} or {"tenant"}
     if not any(isinstance(claims.get(name), str) for name in names):
         raise unauthenticated("token_tenant")
     audience = claims["aud"]
     audiences = [audience] if isinstance(audience, str) else audience
-    for tenant in ours:
-        if claims.get(tenant.identity.tenant_claim) == tenant.identity.tenant_value:
-            if tenant.identity.audience not in audiences:
-                raise unauthenticated("token_audience")
-            return tenant
+    named = [t for t in ours if claims.get(t.identity.tenant_claim) == t.identity.tenant_value]
+    if len(named) > 1:
+        # Tenants of one issuer may be told apart by different claims; a token with both could be either's.
+        raise unauthenticated("token_tenant")
+    for tenant in named:
+        if tenant.identity.audience not in audiences:
+            raise unauthenticated("token_audience")
+        return tenant
     raise Refusal(403, "tenant_unknown", "The token is valid, but its tenant has no policy here.")
 
 
