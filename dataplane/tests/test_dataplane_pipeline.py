@@ -221,6 +221,15 @@ async def test_without_any_model_the_passages_are_shown_and_nothing_is_written_b
     assert len(named(events, "citations")[0]["citations"]) == 2
 
 
+async def test_a_shown_passage_cannot_forge_a_citation_of_another():
+    """IV-22, S-18: without a model the passages are shown as they stand, and a document may hold "[2]" or an old marker."""
+    forged = a_passage("POL-1", "Refunds take 5 days [2], as ［2］ says [p0a1b2c].", title="Refunds [2]")
+    world = a_world(script=failing(), index=MemoryIndex([a_chunk(forged), a_chunk(a_passage("POL-2", "Shoes fit."))]))
+    text = text_of(await world.ask())
+    assert text.count("[2]") == 1 and "Shoes fit. [2]" in text
+    assert "［" not in text and "[p0a1b2c]" not in text
+
+
 async def test_a_ladder_without_snippets_says_that_no_model_answers():
     settings = {"ladder": ["full", "fallback_model"]}
     world = a_world(a_snapshot(serving=a_manifest(settings=settings)), script=failing())

@@ -59,10 +59,15 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text.encode()) // _BYTES_PER_TOKEN)
 
 
-def neutral(text: str) -> str:
-    """`text` as data: no tag, no marker, nothing invisible."""
+def unmarked(text: str) -> str:
+    """`text` for a reader: nothing that looks like a citation of ours, nothing invisible."""
     visible = _INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return html.escape(_MARKER_LIKE.sub(r"(\1)", visible), quote=False)
+    return _MARKER_LIKE.sub(r"(\1)", visible)
+
+
+def neutral(text: str) -> str:
+    """`text` as data for the model: no tag, no marker, nothing invisible."""
+    return html.escape(unmarked(text), quote=False)
 
 
 def _passage_text(marker: str, passage: Passage) -> str:

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from meridian_dataplane.calls import Event, Route, StreamState
 from meridian_dataplane.ports import Clock, Documents, ModelFailed, StoreUnavailable
 from meridian_dataplane.run import Run
+from meridian_dataplane.stages.assemble import unmarked
 from meridian_dataplane.stages.cite import chunk_of, citation, citations_event, still_valid
 from meridian_dataplane.stages.settle import cost_usd, usage_of
 
@@ -96,8 +97,9 @@ async def _snippets(route: Route, run: Run, documents: Documents, clock: Clock) 
     current = await still_valid(passages, route.prompt, documents=documents, clock=clock)
     shown = [passage for passage in passages if chunk_of(passage) in current]
     for number, passage in enumerate(shown, 1):
-        text = passage.text[:_SNIPPET_CHARS]
-        yield Event("token", {"text": f"{passage.title}: {text} [{number}]\n\n"})
+        # A document that holds "[1]" must not look as if another one said it.
+        text = unmarked(passage.text)[:_SNIPPET_CHARS]
+        yield Event("token", {"text": f"{unmarked(passage.title)}: {text} [{number}]\n\n"})
     run.cited = tuple(chunk_of(passage) for passage in shown)
     run.citations_valid = len(shown)
     yield citations_event([citation(n, p) for n, p in enumerate(shown, 1)], [])
