@@ -372,6 +372,15 @@ async def test_the_poll_reports_refusals_and_goes_on_after_any_failure(tmp_path,
     assert "refused" not in control.asked[7]
 
 
+async def test_a_replica_that_refuses_what_is_newer_is_out_of_contact(tmp_path, monkeypatch):
+    """R-31: what it refuses may be a rollback. As long as it cannot follow, nothing new goes to the candidate it still knows."""
+    control = Control(*(an_envelope(a_snapshot(2, tenants=[])) for _ in range(9)))
+    heard = []
+    monkeypatch.setattr(Live, "heard", lambda self: heard.append(self.snapshot))
+    await polled(tmp_path, control, 3, monkeypatch)
+    assert heard == []
+
+
 async def test_the_token_file_is_read_each_time(tmp_path, monkeypatch):
     """F-19."""
     control = Control(httpx.Response(204), httpx.Response(204))

@@ -74,10 +74,11 @@ async def _ask_once(live: Live, source: Source, replica: str, client: httpx.Asyn
         if answer.status_code != 200:
             raise _Unexpected(str(answer.status_code))
         raw = await _bounded(answer)
-    live.heard()
     if isinstance(await live.offer(raw, source="poll"), Refused):
-        # The server offers it again at once; backing off is what keeps that from becoming a storm (F-01).
+        # The server offers it again at once; backing off is what keeps that from becoming a storm (F-01). And it is no
+        # contact: what was refused may have been the rollback of the candidate that this replica still knows.
         raise _Unexpected("refused")
+    live.heard()
 
 
 async def _bounded(answer: httpx.Response) -> bytes:
