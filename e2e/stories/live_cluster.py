@@ -28,6 +28,7 @@ PATHS = {
     "deployment": "apis/apps/v1/namespaces/{ns}/deployments",
     "inferenceservice": "apis/serving.kserve.io/v1beta1/namespaces/{ns}/inferenceservices",
     "job": "apis/batch/v1/namespaces/{ns}/jobs",
+    "kserve pod": "api/v1/namespaces/kserve/pods",
     "pod": "api/v1/namespaces/{ns}/pods",
     "service": "api/v1/namespaces/{ns}/services",
     "configmap": "api/v1/namespaces/{ns}/configmaps",

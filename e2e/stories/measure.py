@@ -1,7 +1,7 @@
 """`python e2e/stories/measure.py`: memory of each process, what the data plane adds and how much it carries, lines of code.
 
 Figures of one machine at one moment, with everything of the installation on it. The predictor is asked directly and through
-the data plane in turn, in the same run, with prompts of the same size.
+the data plane in turn, in the same run, with the same documents in the prompt.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from meridian_cli.traffic_report import percentile
 from meridian_cluster import processes
 
 ROOT = Path(__file__).parents[2]
+DIFFERENT = 20
+"""Questions that are asked in turn."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,14 @@ def main() -> None:
 
 
 def print_memory(cluster: LiveCluster) -> None:
-    print("\nresident memory, MiB")
+    print("\nresident memory, MiB (pages that processes share are counted once)")
     for name in processes.names():
         identity = processes.running(name)
         if identity:
-            print(f"  {name:44} {processes.resident_bytes(identity) / 2**20:8.1f}")
+            print(f"  {name:44} {sum(_resident(pid) for pid in _family(identity.pid)) / 2**20:8.1f}")
     print("  containers (all processes of each):")
-    for pod in sorted(cluster.all("pod"), key=lambda p: p["metadata"]["name"]):
+    pods = cluster.all("pod") + cluster.all("kserve pod")
+    for pod in sorted(pods, key=lambda p: p["metadata"]["name"]):
         if pod["status"]["phase"] != "Running":
             continue
         for status in pod["status"].get("containerStatuses", ()):
@@ -74,7 +77,8 @@ async def print_speed(cluster: LiveCluster, requests: int, at_once: int, seconds
     own = asking.bearer(asking.token(asking.ACME_CUSTOMER))
     url = dataplane_url(cluster.kubeconfig)
     pod, model = _predictor(cluster)
-    questions = [json.loads(line)["question"] for line in QUESTIONS.read_text().splitlines() if '"acme-eu"' in line]
+    asked = (json.loads(line) for line in QUESTIONS.read_text().splitlines())
+    questions = [q["question"] for q in asked if q["tenant"] == "acme-eu" and q["groups"] == ["customers"]][:DIFFERENT]
 
     async def through(client: httpx.AsyncClient, question: str) -> Timing:
         body = {"question": question, "conversationId": f"measure-{uuid.uuid4().hex}"}
@@ -83,11 +87,15 @@ async def print_speed(cluster: LiveCluster, requests: int, at_once: int, seconds
             raise RuntimeError(f"{reply.end} {reply.status} {reply.why} {reply.raw[-200:]!r}")
         return Timing((reply.first_token_at - reply.asked_at) * 1000, (reply.ended_at - reply.asked_at) * 1000)
 
+    passages: dict[str, list[str]] = {}
+
     async def direct(client: httpx.AsyncClient, question: str) -> Timing:
-        return await _complete(client, f"http://{pod}:8080", model, question)
+        return await _complete(client, f"http://{pod}:8080", model, question, passages[question])
 
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=30, limits=limits, trust_env=False) as client:
+        for question in questions:
+            passages[question] = await _passages(client, url, own, question)
         timings: dict[str, list[Timing]] = {"direct": [], "through": []}
         for number in range(requests):
             question = questions[number % len(questions)]
@@ -137,9 +145,9 @@ async def _throughput(
     return found, time.monotonic() - began
 
 
-async def _complete(client: httpx.AsyncClient, url: str, model: str, question: str) -> Timing:
-    """The engine alone, with a prompt of the size that the data plane makes: six passages."""
-    passages = "\n".join(f'<passage id="p{n:04x}">{text}</passage>' for n, text in enumerate(_passages()))
+async def _complete(client: httpx.AsyncClient, url: str, model: str, question: str, texts: list[str]) -> Timing:
+    """The engine alone, with the prompt that the data plane makes, or nearly: the same documents, six passages."""
+    passages = "\n".join(f'<passage id="p{n:04x}">{text}</passage>' for n, text in enumerate(texts))
     body: dict[str, Any] = {
         "model": model,
         "stream": True,
@@ -160,9 +168,17 @@ async def _complete(client: httpx.AsyncClient, url: str, model: str, question: s
     return Timing(((first or now) - sent) * 1000, (now - sent) * 1000)
 
 
-def _passages() -> list[str]:
-    files = sorted((ROOT / "crds/samples/content/acme-eu").glob("POL-*.md"))[:6]
-    return [f.read_text().split("---", 2)[2][:1600] for f in files]
+async def _passages(client: httpx.AsyncClient, url: str, own: dict[str, str], question: str) -> list[str]:
+    """Six documents, those that the data plane cites for this question among them: so the answer is as long."""
+    reply = await asking.ask(client, url, own, {"question": question, "conversationId": f"measure-{uuid.uuid4().hex}"})
+    cited = dict.fromkeys(reply.cited)
+    others = (f.stem for f in sorted((ROOT / "crds/samples/content/acme-eu").glob("POL-*.md")))
+    texts: list[str] = []
+    for name in (*cited, *(o for o in others if o not in cited)):
+        opened = await client.get(f"{url}/v1/documents/{name}", headers=own)
+        if opened.status_code == 200 and len(texts) < 6:
+            texts.append(opened.json()["text"])
+    return texts
 
 
 def _predictor(cluster: LiveCluster) -> tuple[str, str]:
@@ -183,9 +199,19 @@ def _four(found: list[Timing]) -> str:
     return f"{first[0]:7.1f} / {first[1]:7.1f}, {total[0]:7.1f} / {total[1]:7.1f}"
 
 
+def _family(pid: int) -> list[int]:
+    """The process and its children: PostgreSQL is many."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [pid, *(int(child) for child in children.read_text().split())] if children.exists() else [pid]
+
+
 def _resident(pid: int) -> int:
-    identity = processes.identify(pid)
-    return processes.resident_bytes(identity) if identity else 0
+    """Proportional: memory that processes share is counted once."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 if __name__ == "__main__":

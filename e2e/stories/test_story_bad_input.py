@@ -13,6 +13,7 @@ from serving_watch import ServingWatch
 
 pytestmark = pytest.mark.e2e
 INVALID = Path(__file__).parents[2] / "crds/samples/invalid"
+EMPTY = "golden-story-empty"
 FIELD = re.compile(r"\bspec(\.[\w\-\[\]\"'.]+|\[|:)")
 
 
@@ -67,6 +68,7 @@ def test_content_that_does_not_hold_is_refused_before_any_traffic(
         cluster.apply(release)
         said = candidates.wait_refused(cluster, name)
 
+    cluster.delete("configmap", EMPTY)
     print(f"\n{wrong}: {said}")
     assert re.search(word, said, re.IGNORECASE), said
     assert not watch.generations_of(name), "it was a candidate"
@@ -109,7 +111,7 @@ def _renamed(found: dict, name: str) -> dict:
 def _wrong(cluster: LiveCluster, wrong: str) -> tuple[dict, str]:
     spec = candidates.serving_release(cluster)["spec"]
     if wrong == "empty golden set":
-        empty, pinned = config_map("golden-story-empty", {"golden.jsonl": ""})
+        empty, pinned = config_map(EMPTY, {"golden.jsonl": ""})
         cluster.apply(empty)
         return candidates.candidate(cluster, "empty-golden", eval={**spec["eval"], "goldenSet": pinned}), "golden"
     if wrong == "prompt digest":
