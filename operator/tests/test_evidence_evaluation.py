@@ -53,3 +53,12 @@ def test_counts_that_do_not_add_up_and_another_golden_set_are_no_evidence():
     assert gates({**GOOD_REPORT, "scored": 80}, FLOORS)[0].reason == "MalformedReport"
     assert gates({**GOOD_REPORT, "goldenDigest": "sha256:other"}, FLOORS)[0].reason == "OtherGoldenSet"
     assert gates({**GOOD_REPORT, "recallAt6": float("nan")}, FLOORS)[0].verdict == "Inconclusive"
+
+
+def test_a_report_without_a_scored_case_or_without_its_golden_set_is_no_evidence():
+    """R-02, R-05: full marks on no case at all, and full marks on nobody knows which questions."""
+    lenient = FLOORS.model_copy(update={"max_unscored": 1.0})
+    (none,) = gates({**GOOD_REPORT, "scored": 0, "unscored": 90}, lenient)
+    assert (none.verdict, none.reason) == ("Inconclusive", "TooManyUnscored")
+    (unnamed,) = gates({k: v for k, v in GOOD_REPORT.items() if k != "goldenDigest"}, FLOORS)
+    assert (unnamed.verdict, unnamed.reason) == ("Inconclusive", "OtherGoldenSet")

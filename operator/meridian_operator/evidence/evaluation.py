@@ -29,6 +29,7 @@ class Report(ApiModel):
     task_success: Ratio | None = None
     groundedness: Ratio | None = None
     golden_digest: str = ""
+    """Of the set that was asked; a report that does not say is about none (R-05)."""
 
 
 def gates(report: object, floors: Eval) -> tuple[Evidence, ...]:
@@ -38,17 +39,18 @@ def gates(report: object, floors: Eval) -> tuple[Evidence, ...]:
         return (
             Evidence(name="offline-report", verdict="Inconclusive", reason="MalformedReport", message=parsed[:1000]),
         )
-    if parsed.golden_digest and parsed.golden_digest != floors.golden_set.digest:
+    if parsed.golden_digest != floors.golden_set.digest:
+        about = parsed.golden_digest or "no named golden set"
         return (
             Evidence(
                 name="offline-report",
                 verdict="Inconclusive",
                 reason="OtherGoldenSet",
-                message=f"the report is about {parsed.golden_digest}, the release pins {floors.golden_set.digest}",
+                message=f"the report is about {about}, the release pins {floors.golden_set.digest}",
             ),
         )
     unscored = parsed.unscored / parsed.cases
-    if unscored > floors.max_unscored:
+    if unscored > floors.max_unscored or parsed.scored == 0:
         return (
             Evidence(
                 name="offline-unscored",
