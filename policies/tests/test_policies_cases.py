@@ -1,6 +1,7 @@
 """Every admission policy against a real kube-apiserver: what it must refuse, and what it must let through.
 
-A case names who (`as`), what (`do`, `object`, for an update maybe a `subresource`), what exists before (`given`), and for a refusal a part of its message.
+A case names who (`as`), what (`do`, `object`, for an update maybe a `subresource`), what exists before (`given`), and for a
+refusal a part of its message.
 """
 
 from __future__ import annotations
