@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from operator_world import EPOCH, NAMESPACE, NOW, Place, key
+from serving_world import tenant_wire
 
 from meridian_api.digest import configmap_digest
 from meridian_operator.converge import Kind, converge
@@ -66,6 +67,28 @@ async def test_partitions_come_first_and_then_one_job(place: Place) -> None:
     assert place.names("Job") == {JOB}
     assert status["phase"] == "Building" and status["job"] == JOB
     assert [w for w in place.cluster.writes if w[1] == "Job"] == [("apply", "Job", JOB)]
+
+
+@pytest.mark.parametrize(
+    ("region", "allowed", "why"),
+    [
+        ("us-1", ["eu-1", "us-1"], "this installation is in eu-1"),
+        ("eu-1", ["us-1"], "tenant acme may use only us-1"),
+    ],
+)
+async def test_no_document_is_brought_to_where_it_may_not_be(
+    place: Place, region: str, allowed: list[str], why: str
+) -> None:
+    """T-41, IV-12: an epoch of another region, or one whose region a tenant does not allow, is refused before a Job exists."""
+    place.put("TenantPolicy", "acme", tenant_wire("acme", tuple(allowed)))
+    place.put("IndexEpoch", "epoch-1", spec(region=region))
+    await look(place)
+    accepted = condition(place, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "RegionNotAllowed") and why in accepted["message"]
+    assert place.names("Job") == set()
+    place.put("TenantPolicy", "acme", tenant_wire("acme", ("eu-1",)))
+    place.put("IndexEpoch", "epoch-1", spec())
+    assert (await look(place, 4))["phase"] == "Building"
 
 
 async def test_a_tenant_without_policy_is_named_and_the_build_goes_on_when_it_appears(place: Place) -> None:

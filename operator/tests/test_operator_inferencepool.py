@@ -126,6 +126,17 @@ async def test_a_serving_config_that_was_deleted_takes_no_engine_from_the_data_p
     assert place.names("Service") == {V1}
 
 
+async def test_a_pool_of_another_region_does_not_run_here_under_that_name() -> None:
+    """T-40, IV-12: the same manifests applied in two clusters; a tenant bound to us-1 must not be served from eu-1."""
+    place = Place()
+    place.pool(region="us-1")
+    place.release("r1", "v1", "Checks")
+    await look(place)
+    assert place.names("Deployment") == set()
+    accepted = place.condition("InferencePool", "qwen", "Accepted")
+    assert accepted["status"] == "False" and "this installation is in eu-1" in accepted["message"]
+
+
 async def test_an_unreadable_list_of_releases_starts_and_stops_nothing() -> None:
     """Inconclusive is not a decision."""
     place = Place()

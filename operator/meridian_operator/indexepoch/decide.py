@@ -68,6 +68,11 @@ def need_tenants(seen: Observed, now: datetime) -> Plan | None:
     return _refused(seen, now, "TenantUnknown", f"no TenantPolicy has tenantId {', '.join(missing)}")
 
 
+def stay_in_the_region(seen: Observed, now: datetime) -> Plan | None:
+    """Residency holds for a build as for an answer, before any document is read (T-41)."""
+    return _refused(seen, now, "RegionNotAllowed", "; ".join(seen.outside)) if seen.outside else None
+
+
 def need_sources(seen: Observed, now: datetime) -> Plan | None:
     """Every ConfigMap is there and is, byte for byte, the one that was meant."""
     assert seen.spec is not None and not isinstance(seen.digests, Unreadable)
@@ -143,6 +148,7 @@ RULES: tuple[Rule, ...] = (
     report_what_is_built,
     wait_for_what_is_unreadable,
     need_tenants,
+    stay_in_the_region,
     need_sources,
     make_partitions,
     leave_foreign_job,

@@ -61,6 +61,7 @@ async def observe(key: Key, world: World) -> Observed | None | Unreadable:
         object=epoch,
         spec=spec,
         tenants=policies if isinstance(policies, Unreadable) else frozenset(_tenant_ids(policies)),
+        outside=() if isinstance(policies, Unreadable) else _outside(spec, policies, world.settings.region),
         digests=digests,
         partitions=partitions,
         job=job,
@@ -74,6 +75,21 @@ async def observe(key: Key, world: World) -> Observed | None | Unreadable:
 
 def _tenant_ids(policies: tuple[Manifest, ...]) -> list[str]:
     return [p["spec"]["tenantId"] for p in policies if (p.get("spec") or {}).get("tenantId")]
+
+
+def _outside(spec: IndexEpochSpec, policies: tuple[Manifest, ...], here: str) -> tuple[str, ...]:
+    """Why the build would bring documents to where they may not be: it runs, and stores, in the region of this installation."""
+    if spec.region != here:
+        return (f"the epoch is for {spec.region}, and this installation is in {here}",)
+    allowed: dict[str, list[str]] = {}
+    for policy in sorted(policies, key=lambda p: (p["metadata"].get("creationTimestamp", ""), p["metadata"]["name"])):
+        declared = policy.get("spec") or {}
+        allowed.setdefault(declared.get("tenantId", ""), list(declared.get("allowedRegions") or ()))
+    return tuple(
+        f"tenant {tenant} may use only {', '.join(allowed[tenant])}, the epoch is in {spec.region}"
+        for tenant in spec.tenants
+        if tenant in allowed and spec.region not in allowed[tenant]
+    )
 
 
 async def _digests(spec: IndexEpochSpec, namespace: str, world: World) -> dict[str, str | None] | Unreadable:

@@ -18,6 +18,8 @@ class Observed:
     problem: str = ""
     tenants: frozenset[str] | Unreadable = frozenset()
     """Tenant ids that have a policy."""
+    outside: tuple[str, ...] = ()
+    """Why documents would be brought to where they may not be."""
     digests: dict[str, str | None] | Unreadable = field(default_factory=dict)
     """Digest of each ConfigMap that the spec names; None: there is none."""
     partitions: frozenset[str] | Unreadable = frozenset()

@@ -28,6 +28,12 @@ async def observe(key: Key, world: World) -> Observed | None | Unreadable:
         return Observed(pool, None, f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}")
     if spec.provider == "Hosted":
         return Observed(pool, spec)
+    if spec.region != world.settings.region:
+        # It would run here under another region's name, and tenants bound to that region would be sent to it (IV-12).
+        why = (
+            f"region: this installation is in {world.settings.region}, so that a pool of {spec.region} cannot run here"
+        )
+        return Observed(pool, None, why)
     try:
         kserve = await cluster.serves("InferenceService")
     except ClusterError as error:
