@@ -329,3 +329,26 @@ async def test_a_copy_that_somebody_else_owns_does_not_keep_a_change_back(rig: R
         with contextlib.suppress(ForeignOwner):
             await rig.look()
     assert [t.tenant_id for t in rig.snapshot.tenants] == ["acme"]
+
+
+async def test_the_last_tenant_of_a_service_can_be_offboarded(rig: Rig) -> None:
+    """T-23, F-03: no replica takes a configuration for nobody; the tenant stays in it with its time ended, and nothing is stuck."""
+    await start(rig)
+    rig.tenants()
+    await rig.look()
+    shrinkage.LOOKS.since["support"]["acme"] -= 60
+    await rig.look(2)
+    (tenant,) = rig.snapshot.tenants
+    assert (tenant.tenant_id, tenant.not_after) == ("acme", shrinkage.ENDED)
+    await start(rig, "support-1", "support-2", 5)
+    await start(rig, "support-1")
+    assert rig.snapshot.candidate is None
+    shrinkage.LOOKS.since.clear()
+    await rig.look(2)
+    assert [t.not_after for t in rig.snapshot.tenants] == [shrinkage.ENDED], "a new leader gives nobody back"
+    rig.cluster.writes.clear()
+    await rig.look(3)
+    assert rig.cluster.writes == []
+    rig.tenants("acme")
+    await rig.look(2)
+    assert [t.not_after for t in rig.snapshot.tenants] == [None]

@@ -9,6 +9,8 @@ from meridian_api.serving import ServingTenant, Snapshot
 
 SHARE = 0.20
 COUNT = 3
+ENDED = "1970-01-01T00:00:00Z"
+"""`notAfter` of the tenants of a service that has none left."""
 APART_SECONDS = 2.0
 """Between two lists that count as two."""
 
@@ -41,6 +43,10 @@ def settle(live: Iterable[ServingTenant], last: Snapshot | None, seen_missing: C
     if not is_large(before, missing):
         return Settled(tenants)
     doubtful = sorted(missing - set(seen_missing))
+    if not doubtful and not tenants:
+        # Replicas refuse a configuration for nobody as blank (F-03), so the last ones stay in it with their time ended: their
+        # tokens are refused (T-23), and a switch can still be compiled.
+        return Settled(tuple(t.model_copy(update={"not_after": ENDED}) for t in before.values()), confirmed=True)
     if not doubtful:
         return Settled(tenants, confirmed=True)
     return Settled((*tenants, *(before[name] for name in sorted(missing))), kept=tuple(sorted(missing)))
