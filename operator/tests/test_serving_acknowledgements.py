@@ -129,3 +129,18 @@ async def test_reports_lost_with_an_older_etcd_come_back(tmp_path: Path) -> None
     at[0] = 61.0
     await reports.flush()
     assert rig.stored["status"]["highestAccepted"] == 41
+
+
+async def test_a_report_of_an_impossible_generation_leaves_room_for_rollbacks(tmp_path: Path) -> None:
+    """IV-03, IV-07: one broken replica must not lift the next generation to where no poll can ask for it any more."""
+    rig = Rig(tmp_path)
+    await commit(rig.switch("support-1"), rig.world, NAMESPACE)
+    at = [0.0]
+    reports = Reports(rig.cluster, NAMESPACE, "meridian-dataplane", lambda: at[0])
+    reports.take("support", ReplicaReport(replica="dp-1", generation=2**62))
+    reports.take("support", ReplicaReport(replica="dp-2", generation=41))
+    await reports.flush()
+    at[0] = 61.0
+    await reports.flush()
+    assert rig.stored["status"]["highestAccepted"] == 41
+    assert [r["replica"] for r in rig.stored["status"]["replicas"]] == ["dp-2"]

@@ -17,6 +17,9 @@ from meridian_operator.serving.replicas import known_replicas
 
 _GATHER_SECONDS = 0.05
 """Reports of one moment go into one write."""
+_LEAP = 1_000_000
+"""A replica can be ahead of what is stored by what a restored backup lacks, never by this much. The next generation goes above
+whatever is believed here, and a number near the end of its range would leave none for a rollback."""
 _TRIES = 8
 _FORGET_SECONDS = 300.0
 """A replica that is behind no Service and has not polled for so long is forgotten."""
@@ -96,20 +99,22 @@ class Reports:
             before = ServingConfigStatus.from_wire(stored, unknown="ignore")
         except ValidationError:
             before = ServingConfigStatus()
+        most = int(live["spec"]["generation"]) + _LEAP
+        reports = [r for r in reports if r.generation <= most]
         gone = await self._gone(service, before) if sweeping else frozenset()
-        lost = self._lost(service, before) if sweeping else []
+        lost = self._lost(service, before, most) if sweeping else []
         after = merge(before, [*lost, *reports], gone)
         if after != before:
             status = {**stored, **after.to_wire()}
             await self._cluster.replace_status({**live, "status": status})
 
-    def _lost(self, service: str, status: ServingConfigStatus) -> list[ReplicaReport]:
+    def _lost(self, service: str, status: ServingConfigStatus, most: int) -> list[ReplicaReport]:
         """Reports that were written and are not there any more: etcd was restored, or somebody edited status.
 
         Only higher ones: a lower one here may be older than what another control-plane replica wrote since.
         """
         stored = {report.replica: report.generation for report in status.replicas}
-        return [r for r in self._newest.get(service, {}).values() if r.generation > stored.get(r.replica, 0)]
+        return [r for r in self._newest.get(service, {}).values() if most >= r.generation > stored.get(r.replica, 0)]
 
     async def _gone(self, service: str, status: ServingConfigStatus) -> frozenset[str]:
         """Replicas in status that are behind no Service and were silent here for long; a silence begins when first noticed."""
