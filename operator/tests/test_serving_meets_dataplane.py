@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from serving_rig import Rig
 from serving_world import NAMESPACE, tenant_wire
 
 from meridian_dataplane.configuration.verify import Accepted, Receiver, Refused, read_keys, verify
+from meridian_operator.plan import EvaluationRequest
+from meridian_operator.release.evaluate import start
 from meridian_operator.serving import shrinkage
 from meridian_operator.serving.commit import commit
 from meridian_operator.serving.sign import load_key
@@ -101,3 +104,15 @@ async def test_a_confirmed_shrink_is_accepted_also_by_one_that_missed_it(
     assert rig.snapshot.generation == 3
     answer = received(rig, old.snapshot)
     assert isinstance(answer, Accepted), answer
+
+
+async def test_the_snapshot_of_an_evaluation_is_accepted_by_its_job_and_by_no_replica(rig: Rig) -> None:
+    """F-06, IV-02, kind: not meant for this receiver. It is signed like one that serves, of a release that nothing proved yet."""
+    owner = rig.cluster.objects["Release", NAMESPACE, "support-2"]
+    await start(EvaluationRequest("support-2", "uid", 1, "support", "golden", "eval-1"), rig.world, owner)
+    raw = rig.cluster.objects["ConfigMap", NAMESPACE, "eval-1"]["data"]["envelope.json"].encode()
+    assert verify(raw, receiver(rig), current=None, least_generation=1) == Refused("other_service", 1)
+    (container,) = rig.cluster.objects["Job", NAMESPACE, "eval-1"]["spec"]["template"]["spec"]["containers"]
+    service = next(e["value"] for e in container["env"] if e["name"] == "MERIDIAN_SERVICE")
+    job = replace(receiver(rig), service=service)
+    assert isinstance(verify(raw, job, current=None, least_generation=1), Accepted)

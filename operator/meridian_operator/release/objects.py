@@ -11,6 +11,10 @@ from meridian_operator.plan import EvaluationRequest
 from meridian_operator.settings import Settings
 
 JOB_DEADLINE_SECONDS = 900
+EVALUATION = "/evaluation"
+"""Appended to the service's name in a candidate's evaluation snapshot and for the Job that reads it. Such a snapshot is signed
+like one that serves; this makes every replica refuse it as another service's. No service's own name can hold a slash.
+"""
 _MOUNTS = {"config": "/etc/meridian/config", "keys": "/etc/meridian/keys", "golden": "/etc/meridian/golden"}
 
 
@@ -55,7 +59,7 @@ def evaluation_job(request: EvaluationRequest, owner: Manifest, settings: Settin
             {"name": "MERIDIAN_PUBLIC_KEYS_DIR", "value": _MOUNTS["keys"]},
             {"name": "MERIDIAN_GOLDEN_FILE", "value": f"{_MOUNTS['golden']}/golden.jsonl"},
             {"name": "MERIDIAN_EVALUATION", "value": json.dumps(evaluation, sort_keys=True)},
-            {"name": "MERIDIAN_SERVICE", "value": request.service},
+            {"name": "MERIDIAN_SERVICE", "value": request.service + EVALUATION},
             {"name": "MERIDIAN_REGION", "value": settings.region},
             {"name": "MERIDIAN_ORDERS_URL", "value": settings.orders_url},
             {"name": "HOME", "value": "/tmp"},
