@@ -225,13 +225,12 @@ class _AnswerResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, body: bytes) -> None:
+        # Cancelled like any client that left; there is nobody to tell.
+        limit = asyncio.get_running_loop().call_later(SEND_S, self._work.cancel)
         try:
-            async with asyncio.timeout(SEND_S):
-                await self._start_and_send(send, body)
-        except TimeoutError:
-            # Cancelled like any client that left; there is nobody to tell.
-            self._work.cancel()
-            await anyio.sleep_forever()
+            await self._start_and_send(send, body)
+        finally:
+            limit.cancel()
 
     async def _start_and_send(self, send: Send, body: bytes) -> None:
         if not self._started:

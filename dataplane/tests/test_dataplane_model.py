@@ -1,6 +1,7 @@
 """Model calls over real sockets and scripts: framing, usage, time limits, replicas; and the marker filter."""
 
 import asyncio
+import contextlib
 import json
 import time
 from contextlib import aclosing, asynccontextmanager
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from meridian_api.serving import Target
 from meridian_dataplane.adapters import http_model
+from meridian_dataplane.adapters.engine_client import MAX_BUFFERED_BYTES
 from meridian_dataplane.adapters.http_model import HttpModel, model_client
 from meridian_dataplane.adapters.replicas import Replicas
 from meridian_dataplane.adapters.sse import MAX_EVENT_BYTES, EventStream, EventTooLarge
@@ -322,6 +324,92 @@ async def test_the_last_good_addresses_outlive_dns():
         await replicas.pick("http://x", {"10.0.0.3:80"})
     with pytest.raises(OSError):
         await Replicas(clock, resolver).pick("http://y", set())
+
+
+async def test_text_that_arrived_together_is_one_piece_and_nothing_waits_for_more():
+    """One event for each read, however many tokens were in it."""
+    steps = [HEAD, sse(delta("a"), delta("b"), delta("c")), 0.2, sse(delta("d")), 0.2, sse(delta(finish="stop"), DONE)]
+    async with running(*steps) as (_, model, port, _), aclosing(model.stream(a_call(port))) as pieces:
+        found, began = [], time.monotonic()
+        async for piece in pieces:
+            found.append((piece.text, round(time.monotonic() - began, 1)))
+    assert found == [("abc", 0.0), ("d", 0.2), ("", 0.4)]
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+async def test_a_connection_is_used_again_only_after_a_response_that_ended():
+    """An engine that leaves in between costs a new connection, never an answer."""
+    served = []
+
+    async def engine(reader, writer):
+        served.append(0)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while served[-1] < 3:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
+                served[-1] += 1
+                answer = CHUNKED + chunked(sse(delta("a")), sse(delta(finish="stop")) + sse(DONE))
+                for part in (answer[:-60], answer[-60:-5], answer[-5:]):  # the body's end comes last and alone
+                    writer.write(part)
+                    await asyncio.sleep(0.01)
+        writer.close()
+
+    server = await asyncio.start_server(engine, "127.0.0.1", 0)
+    port, clock = server.sockets[0].getsockname()[1], SystemClock()
+    async with model_client() as client:
+
+        async def resolver(host, _):
+            return ["127.0.0.1"]
+
+        model = HttpModel(client, Replicas(clock, resolver), clock)
+        for _ in range(5):
+            assert (await read(model, a_call(port)))[0] == "a"
+            await asyncio.sleep(0.1)
+        async with aclosing(model.stream(a_call(port))) as pieces:
+            await anext(pieces)  # left in mid-stream: this connection is not kept
+        assert (await read(model, a_call(port)))[0] == "a"
+    server.close()
+    assert served == [3, 3, 1]
+
+
+async def test_an_engine_that_floods_is_read_no_faster_than_it_is_wanted():
+    """H-21: memory is bounded while nobody reads."""
+    sent = 0
+
+    async def flood(reader, writer):
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b": " + b"x" * 65_534)
+                await writer.drain()
+                sent += 65_536
+
+    server = await asyncio.start_server(flood, "127.0.0.1", 0)
+    async with model_client() as client:
+        exchange = await client.take("127.0.0.1", server.sockets[0].getsockname()[1], tls=False, timeout_s=1)
+        assert await exchange.post("/", {"host": "x"}, b"{}") == 200
+        await asyncio.sleep(0.5)
+        assert exchange._size < MAX_BUFFERED_BYTES * 3
+        assert len(await exchange.read()) > 0
+        exchange.close()
+    server.close()
+
+
+async def test_a_second_response_to_one_request_is_never_taken_for_the_next_ones():
+    """H-32: what comes after the end of a response makes its connection worthless."""
+    two = CHUNKED + chunked(sse(delta("a"), delta(finish="stop"), DONE))
+    async with running(two + two, 0.3) as (engine, model, port, _):
+        await read(model, a_call(port))
+        await read(model, a_call(port))
+        assert len(engine.requests) == 2
 
 
 def test_an_event_is_bounded_and_comments_are_not_counted():

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-
+from meridian_dataplane.adapters.engine_client import EngineBroken, EngineClient, EngineConnectFailed, Exchange
 from meridian_dataplane.adapters.replicas import Replicas
 from meridian_dataplane.adapters.sse import EventStream, EventTooLarge
 from meridian_dataplane.calls import ModelCall, Piece, Usage
@@ -26,31 +26,29 @@ AFTER_FINISH_S = 0.5
 _COMPLETE = frozenset({"stop", "length"})
 
 
-def model_client() -> httpx.AsyncClient:
-    """Its pool has no bound of its own: admission is the bound, and a second one would only time out (G-27)."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=15)
-    return httpx.AsyncClient(limits=limits, timeout=None, follow_redirects=False, trust_env=False)  # noqa: S113
+def model_client() -> EngineClient:
+    return EngineClient()
 
 
 class HttpModel:
     """The Model port over HTTP."""
 
-    def __init__(self, client: httpx.AsyncClient, replicas: Replicas, clock: Clock) -> None:
+    def __init__(self, client: EngineClient, replicas: Replicas, clock: Clock) -> None:
         self._client, self._replicas, self._clock = client, replicas, clock
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[Piece, None]:
         """See ports.Model."""
         first_until = min(self._clock.monotonic() + call.first_token_timeout_s, call.deadline_at)
-        response, address = await self._connected(call, first_until)
+        exchange, place = await self._answering(call, first_until)
         try:
-            async for piece in self._pieces(response, call, first_until):
+            async for piece in self._pieces(exchange, call, first_until):
                 yield piece
         finally:
-            self._replicas.in_flight[address] -= 1
-            await response.aclose()
+            self._replicas.in_flight[place.address] -= 1
+            self._client.give_back(exchange, place.host, place.port, tls=place.tls)
 
-    async def _connected(self, call: ModelCall, until: float) -> tuple[httpx.Response, str]:
-        """Response headers of one replica. Another one is tried only where nothing can have been sent."""
+    async def _answering(self, call: ModelCall, until: float) -> tuple[Exchange, _Place]:
+        """A replica whose headers are here. Another one is tried only where nothing can have been sent."""
         tried: set[str] = set()
         while True:
             try:
@@ -59,53 +57,52 @@ class HttpModel:
             except OSError as none:
                 raise self._late(call) or ModelFailed("unreachable", type(none).__name__) from None
             tried.add(address)
-            self._replicas.in_flight[address] += 1
+            place = _place(call.target.base_url, address)
             try:
-                async with asyncio.timeout(self._left(until)):
-                    response = await self._client.send(_request(self._client, call, address), stream=True)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                self._replicas.in_flight[address] -= 1
+                left = min(CONNECT_S, self._left(until))
+                exchange = await self._client.take(place.host, place.port, tls=place.tls, timeout_s=left)
+            except EngineConnectFailed:
                 self._replicas.refused(address)
                 continue
-            except TimeoutError:
-                self._replicas.in_flight[address] -= 1
-                raise self._late(call) or ModelFailed("timeout_first_token") from None
-            except httpx.HTTPError as broken:
-                self._replicas.in_flight[address] -= 1
-                raise ModelFailed("unreachable", type(broken).__name__) from None
+            self._replicas.in_flight[address] += 1
+            try:
+                await self._sent(exchange, call, until)
             except BaseException:
                 self._replicas.in_flight[address] -= 1
+                exchange.close()
                 raise
-            if response.status_code != 200:
-                self._replicas.in_flight[address] -= 1
-                await response.aclose()
-                raise ModelFailed("status", str(response.status_code))
-            return response, address
+            return exchange, place
 
-    async def _pieces(
-        self, response: httpx.Response, call: ModelCall, first_until: float
-    ) -> AsyncGenerator[Piece, None]:
+    async def _sent(self, exchange: Exchange, call: ModelCall, until: float) -> None:
+        try:
+            async with asyncio.timeout(self._left(until)):
+                status = await exchange.post(*_request(call))
+        except TimeoutError:
+            raise self._late(call) or ModelFailed("timeout_first_token") from None
+        except EngineBroken as broken:
+            raise ModelFailed("unreachable", type(broken).__name__) from None
+        if status != 200:
+            raise ModelFailed("status", str(status))
+
+    async def _pieces(self, exchange: Exchange, call: ModelCall, first_until: float) -> AsyncGenerator[Piece, None]:
         state = _Answer()
-        source = response.aiter_raw()
         while True:
             limit = self._limit(state, call, first_until)
             try:
                 async with asyncio.timeout(self._left(limit)):
-                    chunk = await anext(source, None)
+                    chunk = await exchange.read()
             except TimeoutError:
                 if state.finish is not None:
                     break
                 code = "timeout_idle" if state.begun else "timeout_first_token"
                 raise self._late(call) or ModelFailed(code) from None
-            except httpx.HTTPError as broken:
-                if state.finish is not None:
-                    break
-                raise ModelFailed("truncated", type(broken).__name__) from None
             if chunk is None:
                 break
-            for text in state.read(chunk):
+            # What arrived together is said together; nothing waits for more.
+            if text := "".join(state.read(chunk)):
                 yield Piece(text)
             if state.terminated:
+                exchange.whole = True
                 break
         if state.finish is None:
             raise ModelFailed("truncated", "no finish reason")
@@ -190,7 +187,21 @@ class _Answer:
                 self._usage[name] = value
 
 
-def _request(client: httpx.AsyncClient, call: ModelCall, address: str) -> httpx.Request:
+@dataclass(frozen=True)
+class _Place:
+    address: str
+    host: str
+    port: int
+    tls: bool
+
+
+def _place(base_url: str, address: str) -> _Place:
+    parts = urlsplit(f"//{address}")
+    return _Place(address, parts.hostname or "", parts.port or 80, base_url.startswith("https:"))
+
+
+def _request(call: ModelCall) -> tuple[str, dict[str, str], bytes]:
+    """Path, headers and body. The host is the target's name, whatever address the connection goes to."""
     parts = urlsplit(call.target.base_url)
     body = {
         "model": call.target.model,
@@ -208,9 +219,9 @@ def _request(client: httpx.AsyncClient, call: ModelCall, address: str) -> httpx.
         "host": parts.netloc,
         "accept": "text/event-stream",
         "accept-encoding": "identity",
+        "content-type": "application/json",
         "x-request-id": call.request_id,
         "traceparent": call.traceparent,
     }
-    url = f"{parts.scheme}://{address}{parts.path.rstrip('/')}/v1/chat/completions"
-    timeout = httpx.Timeout(None, connect=CONNECT_S)
-    return client.build_request("POST", url, json=body, headers=headers, timeout=timeout)
+    path = f"{parts.path.rstrip('/')}/v1/chat/completions"
+    return path, headers, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()

@@ -68,6 +68,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", type=int, default=24, help="sequences that run at once")
     parser.add_argument("--prefill-ms", type=float, help="instead of the profile's")
     parser.add_argument("--inter-token-ms", type=float, help="instead of the profile's")
+    parser.add_argument(
+        "--stream-interval",
+        type=_at_least_one,
+        default=1,
+        help="tokens of one streamed chunk, as vLLM's option; the first and the last token never wait",
+    )
     parser.add_argument("--max-queue", type=int, help="requests that may wait; 503 beyond (default: no bound)")
     parser.add_argument(
         "--fault",
@@ -103,10 +109,18 @@ def settings_from(args: argparse.Namespace) -> EngineSettings:
         slots=args.slots,
         prefill_ms=prefill if args.prefill_ms is None else args.prefill_ms,
         inter_token_ms=inter_token if args.inter_token_ms is None else args.inter_token_ms,
+        stream_interval=args.stream_interval,
         max_queue=args.max_queue,
         faults=tuple(args.fault),
         slow_factor=args.slow_factor,
     )
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError("not a number from 1")
+    return number
 
 
 def _fault(text: str) -> Fault:

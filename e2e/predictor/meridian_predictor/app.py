@@ -18,9 +18,9 @@ from meridian_predictor.engine import (
     CutStream,
     Engine,
     EngineFault,
+    chunks,
     finish,
     generation,
-    tokens,
     whole_text,
 )
 from meridian_predictor.metrics import observe_slots
@@ -97,9 +97,9 @@ def _streamed(engine: Engine, asked: ChatRequest) -> Callable[[Send], Awaitable[
             async with generation(engine, asked) as sequence:
                 await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
                 await _send_part(send, chunk(identity, {"role": "assistant", "content": ""}))
-                async with aclosing(tokens(engine, sequence)) as made:
-                    async for token in made:
-                        await _send_part(send, chunk(identity, {"content": token}))
+                async with aclosing(chunks(engine, sequence)) as made:
+                    async for text in made:
+                        await _send_part(send, chunk(identity, {"content": text}))
                 await _send_part(send, chunk(identity, {}, finish(sequence, asked.max_tokens)))
                 if asked.include_usage:
                     await _send_part(send, usage_chunk(identity, usage(sequence.prompt_tokens, sequence.made)))

@@ -37,6 +37,8 @@ class EngineSettings:
     slots: int = 24
     prefill_ms: float = 350.0
     inter_token_ms: float = 20.0
+    stream_interval: int = 1
+    """Tokens of one streamed chunk; the first token is a chunk of its own."""
     max_queue: int | None = None
     faults: tuple[Fault, ...] = ()
     slow_factor: float = 5.0
@@ -119,6 +121,20 @@ async def tokens(engine: Engine, sequence: Generation) -> AsyncGenerator[str, No
         last = now
         sequence.made += 1
         yield token
+
+
+async def chunks(engine: Engine, sequence: Generation) -> AsyncGenerator[str, None]:
+    """The tokens as they are streamed: the first one at once, then `stream_interval` together, what
+    is left at the end."""
+    held: list[str] = []
+    async with aclosing(tokens(engine, sequence)) as made:
+        async for token in made:
+            held.append(token)
+            if sequence.made == 1 or len(held) >= engine.settings.stream_interval:
+                yield "".join(held)
+                held.clear()
+    if held:
+        yield "".join(held)
 
 
 async def whole_text(engine: Engine, sequence: Generation) -> str:

@@ -271,3 +271,20 @@ async def _until(holds, limit_s: float = 2.0) -> None:
     while not holds():
         assert time.monotonic() < end, "did not happen in time"
         await asyncio.sleep(0.005)
+
+
+async def test_the_stream_interval_sets_tokens_per_chunk_and_changes_no_text():
+    """As vLLM's option: the first token comes alone and at once; usage counts tokens, not chunks."""
+    async with serving() as (client, _):
+        one = await post(client, stream=True, stream_options={"include_usage": True})
+    async with serving(stream_interval=4) as (client, _):
+        four = await post(client, stream=True, stream_options={"include_usage": True})
+    singly, together = ([json.loads(e) for e in events(r.text)[:-1]] for r in (one, four))
+    assert said(singly) == said(together)
+    assert singly[-1]["usage"] == together[-1]["usage"]
+    texts = [c["choices"][0]["delta"].get("content") for c in together if c["choices"]]
+    tokens = singly[-1]["usage"]["completion_tokens"]
+    assert len(list(filter(None, texts))) == 1 + -(-(tokens - 1) // 4)
+    assert settings_from(build_parser().parse_args(["--stream-interval", "4"])).stream_interval == 4
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["--stream-interval", "0"])
