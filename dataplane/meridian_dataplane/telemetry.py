@@ -11,8 +11,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-_TTFT = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0)
-_TOTAL = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0)
+# A quantile beyond the last bound is reported as that bound, and would pass any limit above it: both go to the longest deadline
+# and the highest limit that a Release can declare.
+_LONG = (12.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_TTFT = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, *_LONG)
+_TOTAL = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, *_LONG)
 _SHORT = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 
 

@@ -22,10 +22,12 @@ from dataplane_world import (
     text_of,
 )
 
+from meridian_api.v1alpha1.release import Guardrails
 from meridian_dataplane.calls import Piece
 from meridian_dataplane.doubles import MemoryIndex, MemoryTools
 from meridian_dataplane.pipeline import answer
 from meridian_dataplane.refusals import Refusal
+from meridian_dataplane.telemetry import Metrics
 
 
 async def test_an_answer_streams_text_with_numbers_then_citations_then_done():
@@ -402,3 +404,12 @@ async def test_in_a_burst_searches_take_turns_and_what_waits_too_long_is_refused
     assert 8 <= len(answered) <= 12
     assert {one.code for one in found if isinstance(one, Refusal)} == {"retrieval_wait"}
     assert world.plane.admission.in_flight == 0
+
+
+def test_latency_buckets_reach_the_highest_limit_that_a_release_can_declare():
+    """R-15, R-02: Prometheus reports a quantile beyond the last bound as that bound, which passes every limit above it."""
+    fields = Guardrails.model_fields
+    for histogram, limit in (("ttft", "ttft_p95_ms"), ("duration", "answer_p95_ms")):
+        highest = next(m.le for m in fields[limit].metadata if hasattr(m, "le"))
+        bounds = getattr(Metrics(), histogram)._upper_bounds
+        assert list(bounds) == sorted(bounds) and bounds[-2] * 1000 >= highest
