@@ -41,7 +41,10 @@ from meridian_dataplane.stages.admit import Admission
 from meridian_dataplane.stages.retrieve import RetryBudget
 from meridian_dataplane.telemetry import Metrics, log, log_failure
 
-_READ_CONNECTIONS = 12
+_CHECK_CONNECTIONS = 3
+"""Citation checks and documents: short reads that must not stand in line behind searches."""
+_OPENING_S = 3.0
+"""How long the start waits for connections and a first search; a store that is away is no reason not to start."""
 _WRITE_CONNECTIONS = WRITERS + 2
 """One for each writer of the spool, so that none waits for another, and two for feedback."""
 _SPOOL_DRAIN_S = 5.0
@@ -139,23 +142,24 @@ async def build_plane(settings: Settings, *, poll_configuration: bool = True) ->
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(model_client())
         tools = await stack.enter_async_context(tools_client())
-        reads = Pool(settings.database_dsn, permits=_READ_CONNECTIONS, name="reads")
+        searches = Pool(settings.database_dsn, permits=settings.retrieval_permits, name="searches")
+        checks = Pool(settings.database_dsn, permits=_CHECK_CONNECTIONS, name="checks")
         writes = Pool(settings.database_dsn, permits=_WRITE_CONNECTIONS, name="records")
-        for connections in (reads, writes):
-            await connections.open()
+        for connections in (searches, checks, writes):
             stack.push_async_callback(connections.close)
+        await asyncio.gather(*(one.open(_OPENING_S) for one in (searches, checks, writes)))
         live = Live(source, clock, metrics)
         keys = JwksKeys(settings.issuers, tools, settings.state_dir, metrics)
         plane = assemble_plane(
             clock=clock,
             live=live,
             keys=keys,
-            index=PostgresIndex(reads),
-            documents=PostgresDocuments(reads),
+            index=PostgresIndex(searches),
+            documents=PostgresDocuments(checks),
             records=PostgresRecords(writes),
             model=HttpModel(models, Replicas(clock), clock),
             tools=HttpTools(tools, settings.endpoints, settings.orders_token_file),
-            role=PostgresRole(reads),
+            role=PostgresRole(checks),
             metrics=metrics,
         )
         plane.retrieval_gate = asyncio.Semaphore(settings.retrieval_permits)
@@ -163,6 +167,7 @@ async def build_plane(settings: Settings, *, poll_configuration: bool = True) ->
         await live.start()
         # Loading the embedding model takes longer than a retrieval may; no request shall pay for it.
         await embedding.embed_question("warm up")
+        await _searched_once(plane, settings.retrieval_permits)
         work: list[Coroutine[Any, Any, None]] = [
             plane.spool.run(),
             keys.run(),
@@ -180,6 +185,30 @@ async def build_plane(settings: Settings, *, poll_configuration: bool = True) ->
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _searched_once(plane: Plane, permits: int) -> None:
+    """A search on every connection: a backend's first one reads the catalogue of each partition, which no request shall pay for."""
+    snapshot = plane.live.snapshot
+    if snapshot is None or not snapshot.tenants:
+        return
+    index = snapshot.serving.index
+
+    async def search() -> None:
+        await plane.index.retrieve(
+            tenant=snapshot.tenants[0].tenant_id,
+            groups=(),
+            epoch=index.epoch,
+            embedding=index.embedding.ident,
+            question="warm up",
+            candidates=1,
+            limit=1,
+            rerank=False,
+            timeout_s=_OPENING_S,
+        )
+
+    # Failures are for the requests to say: the store may be away, the epoch may come later.
+    await asyncio.gather(*(search() for _ in range(permits)), return_exceptions=True)
 
 
 async def check_role(plane: Plane) -> None:

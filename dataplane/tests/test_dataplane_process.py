@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +187,40 @@ def test_it_starts_without_a_control_plane_and_answers_with_citations_and_live_d
 def test_it_abstains_when_no_document_answers(site: Site, plane: tuple[str, str]) -> None:
     events = ask(plane[0], site.token(), "What is the airspeed velocity of an unladen swallow?")
     assert events[-1][1]["abstained"]
+
+
+def opened(site: Site) -> Counter[str]:
+    """The role's connections by name."""
+    with psycopg.connect(site.store.app) as own:
+        names = "select application_name, count(*) from pg_stat_activity where usename = current_user group by 1"
+        return Counter(dict(own.execute(names).fetchall()))
+
+
+def test_citations_are_checked_while_searches_hold_every_connection_of_theirs(site: Site, tmp_path: Path) -> None:
+    """S-18: a burst of searches makes searches wait, never the checks of answers that are nearly done."""
+    before = opened(site)
+    with (
+        serving(site, tmp_path, MERIDIAN_RETRIEVAL_PERMITS="1") as (_, base, _),
+        psycopg.connect(site.store.owner) as busy,
+    ):
+        new = opened(site) - before
+        assert (new["meridian-searches"], new["meridian-checks"]) == (1, 3)
+        headers = site.token()
+        cited = next(data["citations"] for name, data in ask(base, headers) if name == "citations")
+        busy.execute("lock table meridian.epochs in access exclusive mode")  # only searches read it
+
+        def search() -> int:
+            question = {"question": "How long do refunds take?"}
+            return httpx.post(f"{base}/v1/answers", json=question, headers=headers, timeout=15).status_code
+
+        with ThreadPoolExecutor(3) as asking:
+            waiting = [asking.submit(search) for _ in range(3)]
+            time.sleep(0.1)
+            began = time.monotonic()
+            assert httpx.get(f"{base}{cited[0]['url']}", headers=headers).status_code == 200
+            assert time.monotonic() - began < 0.8  # less than a search holds its connection
+            busy.rollback()
+            assert {one.result() for one in waiting} <= {200, 429, 503}
 
 
 def test_it_starts_from_its_disk_when_mount_and_issuer_are_gone(site: Site, tmp_path: Path) -> None:
