@@ -253,3 +253,10 @@ def test_a_log_line_is_one_line_of_allowed_fields(capsys):
     assert all(isinstance(json.loads(line), dict) for line in lines)
     assert not any(word in "".join(lines) for word in ("private", "acme", "pass@host", "abc", "\x1b"))
     assert json.loads(lines[1])["kind"] == "RuntimeError"
+
+
+async def test_a_tool_whose_path_names_an_argument_that_is_not_there_is_unavailable():
+    """S-14: a failure is an outcome; a slip in a tool's declaration must not break every question with an order in it."""
+    tool = TOOL.model_copy(update={"path": "/orders/{orderId}"})
+    outcome = await called(lambda request: httpx.Response(200, json={}), tool=tool)
+    assert outcome.outcome == "unavailable"

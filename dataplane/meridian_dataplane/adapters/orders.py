@@ -62,7 +62,8 @@ class HttpTools:
                 return ended(*await self._fetch(tool, base, arguments, headers))
         except TimeoutError:
             return ended("timeout")
-        except (httpx.HTTPError, OSError, ValueError, RecursionError):
+        except (httpx.HTTPError, OSError, ValueError, KeyError, RecursionError):
+            # KeyError: the tool's path names an argument that its call does not have.
             return ended("unavailable")
 
     async def _fetch(
