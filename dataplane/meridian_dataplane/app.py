@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from meridian_dataplane import routes, trace
+from meridian_dataplane.described import described
 from meridian_dataplane.plane import Plane
 from meridian_dataplane.refusals import Refusal, not_found, problem
 from meridian_dataplane.telemetry import log_failure
@@ -29,15 +30,9 @@ def public_app(plane: Plane) -> ASGIApp:
         refusal = Refusal(500, "internal", "Something went wrong.")
         return routes.refused(refusal, trace.new_request_id(), plane)
 
-    app = Starlette(
-        routes=[
-            Route("/v1/answers", routes.answers(plane), methods=["POST"]),
-            Route("/v1/feedback", routes.feedback(plane), methods=["POST"]),
-            Route("/v1/documents/{doc_id}", routes.documents(plane), methods=["GET"]),
-        ],
-        exception_handlers={HTTPException: on_http, Exception: on_fault},
-    )
-    app.router.redirect_slashes = False
+    app = described(routes.answers(plane), routes.feedback(plane), routes.documents(plane))
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, on_fault)
     return _framed_once(app)
 
 

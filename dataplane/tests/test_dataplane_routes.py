@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 
 import pytest
 from dataplane_world import (
@@ -281,6 +283,23 @@ async def test_nothing_for_debugging_is_public(path):
     """H-33, T-20, T-50."""
     async with a_world().client() as client:
         assert (await client.get(path, headers=bearer())).status_code == 404
+
+
+def test_the_openapi_document_is_made_offline_and_says_what_is_refused():
+    """S-11: no environment, no plane; every refusal is a problem, the answer is an event stream."""
+    printed = subprocess.run(
+        [sys.executable, "-m", "meridian_dataplane.openapi"], env={}, capture_output=True, check=True, timeout=60
+    )
+    paths = json.loads(printed.stdout)["paths"]
+    assert set(paths) == {"/v1/answers", "/v1/feedback", "/v1/documents/{doc_id}"}
+    answer = paths["/v1/answers"]["post"]
+    assert set(answer["responses"]["200"]["content"]) == {"text/event-stream"}
+    body = answer["requestBody"]["content"]["application/json"]["schema"]
+    assert (set(body["properties"]), body["additionalProperties"]) == ({"question", "conversationId", "locale"}, False)
+    for method in (answer, paths["/v1/feedback"]["post"], paths["/v1/documents/{doc_id}"]["get"]):
+        refused = {status for status in method["responses"] if int(status) >= 400}
+        assert {"400", "401", "403", "503"} <= refused
+        assert all(set(method["responses"][status]["content"]) == {"application/problem+json"} for status in refused)
 
 
 async def test_other_methods_are_405():
