@@ -130,9 +130,15 @@ def test_a_kid_of_another_type_is_401():
         assert refusal(f"{forged}.{body}.{signature}").status == 401
 
 
-@pytest.mark.parametrize("value", ["acmе-eu", "ACME-EU", "acme-eu ", "acme", "initech"])
+@pytest.mark.parametrize("value", ["acmе-eu", "ACME-EU", "acme-eu ", "acme-eu\n", "", "a" * 41, "acme/eu"])
+def test_a_tenant_that_is_no_id_is_400(value):
+    """T-17: the Cyrillic letter, case and blanks; nothing is normalised into a tenant."""
+    assert (refusal(a_token(tenant=value)).status, refusal(a_token(tenant=value)).code) == (400, "tenant_malformed")
+
+
+@pytest.mark.parametrize("value", ["acme", "initech", "acme-eu-2"])
 def test_a_tenant_without_policy_is_403_and_bytes_are_compared(value):
-    """T-17: the Cyrillic letter, case and blanks do not match."""
+    """T-17: a prefix is another tenant."""
     assert (refusal(a_token(tenant=value)).status, refusal(a_token(tenant=value)).code) == (403, "tenant_unknown")
 
 

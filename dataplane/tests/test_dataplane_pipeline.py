@@ -1,6 +1,7 @@
 """The pipeline over doubles: what an answer is, and one test per way in which it is not one."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from dataplane_world import (
@@ -371,6 +372,30 @@ async def test_the_token_budget_drops_the_last_passages_first():
     world = a_world(a_snapshot(serving=serving), index=MemoryIndex(chunks))
     await world.ask()
     assert len(markers_in(world.model.calls[0])) == 2
+
+
+async def test_a_lookup_that_failed_at_once_is_tried_once_more_within_its_time_and_the_budget():
+    """S-81, IV-26: one retry of a read, none of a slow one, none without budget; the audit has one row."""
+    question = "What is the state of order A-77120?"
+    world = a_world(tools=MemoryTools({("acme-eu", "A-77120"): {"orderId": "A-77120"}}))
+    working, failures = world.tools.call, ["unavailable"]
+
+    async def failing_first(tool, *given, **more):
+        found = await working(tool, *given, **more)
+        return replace(found, outcome=failures.pop(), fields={}) if failures else found
+
+    world.tools.call = failing_first
+    await world.ask(question)
+    await world.settled()
+    assert (world.tools.calls, [row.outcome for row in world.records.audited]) == (2, ["ok"])
+    failures.append("timeout")
+    await world.ask(question, request_id="1" * 32)
+    assert world.tools.calls == 3
+    while world.plane.retries.spend():
+        pass
+    failures.append("unavailable")
+    await world.ask(question, request_id="2" * 32)
+    assert world.tools.calls == 4
 
 
 async def test_markers_are_new_for_every_request():

@@ -6,6 +6,7 @@ waits for the network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -24,6 +25,7 @@ MAX_GROUPS = 256
 _MAX_KID = 256
 _KEY_TYPES = {"RS256": "RSA", "ES256": "EC"}
 _DEFAULT_AUDIENCE = "meridian"
+_TENANT_ID = re.compile(r"[a-z0-9-]{1,40}")
 
 
 def identify(received: Received, snapshot: Snapshot, *, stale: bool, keys: Keys, clock: Clock) -> Identified:
@@ -129,6 +131,8 @@ def _tenant(claims: Mapping[str, Any], snapshot: Snapshot) -> ServingTenant:
         if tenant.identity.audience not in audiences:
             raise unauthenticated("token_audience")
         return tenant
+    if not any(isinstance(value := claims.get(name), str) and _TENANT_ID.fullmatch(value) for name in names):
+        raise Refusal(400, "tenant_malformed", "A tenant is named by 1 to 40 of a-z, 0-9 and -.")
     raise Refusal(403, "tenant_unknown", "The token is valid, but its tenant has no policy here.")
 
 

@@ -1,7 +1,7 @@
 """The tool gateway. Takes an Admitted; gives a ToolOutcome or None; never refuses: what fails becomes an outcome; writes audit.
 
-An order id in the question calls `get_order` at most once. The model has no say in it: code recognises, authorises, validates,
-bounds in time and keeps only the declared fields (S-14, S-90).
+An order id in the question calls `get_order` once, and once more when that failed at once. The model has no say in it: code
+recognises, authorises, validates, bounds in time and keeps only the declared fields (S-14, S-90).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def order_id_in(question: str) -> str | None:
 
 
 async def look_up(
-    pinned: Pinned, *, tools: Tools, clock: Clock, audit: Callable[[ToolAudit], None]
+    pinned: Pinned, *, tools: Tools, clock: Clock, may_retry: Callable[[], bool], audit: Callable[[ToolAudit], None]
 ) -> ToolOutcome | None:
     """None when no order is meant or the release has no such tool: then no live data exists and none is claimed."""
     order_id = order_id_in(pinned.received.question)
@@ -40,7 +40,7 @@ async def look_up(
         return ToolOutcome(ORDER_TOOL, "", "unavailable")
     arguments = {"order_id": order_id}
     began = clock.monotonic()
-    outcome = await _authorised_call(tool, arguments, pinned, tools, clock)
+    outcome = await _authorised_call(tool, arguments, pinned, tools, clock, may_retry)
     audit(_row(pinned, outcome, arguments, clock, (clock.monotonic() - began) * 1000))
     return outcome
 
@@ -54,7 +54,12 @@ def allowed(tool: ServingTool, caller: Caller) -> bool:
 
 
 async def _authorised_call(
-    tool: ServingTool, arguments: dict[str, Any], pinned: Pinned, tools: Tools, clock: Clock
+    tool: ServingTool,
+    arguments: dict[str, Any],
+    pinned: Pinned,
+    tools: Tools,
+    clock: Clock,
+    may_retry: Callable[[], bool],
 ) -> ToolOutcome:
     if not allowed(tool, pinned.caller):
         return ToolOutcome(tool.name, tool.schema_version, "denied")
@@ -65,16 +70,29 @@ async def _authorised_call(
     timeout = min(tool.timeout_ms / 1000, settings.order_calls.timeout_ms / 1000, remaining)
     if timeout <= 0:
         return ToolOutcome(tool.name, tool.schema_version, "timeout")
-    found = await tools.call(
+    until = clock.monotonic() + timeout
+    found = await _call(tool, arguments, pinned, tools, timeout)
+    for _ in range(settings.order_calls.retries):
+        # A read that failed at once may be tried again in the time that it had; one that was slow has used it.
+        left = until - clock.monotonic()
+        if found.outcome != "unavailable" or tool.method != "GET" or left <= 0 or not may_retry():
+            break
+        found = await _call(tool, arguments, pinned, tools, left)
+    kept = {name: found.fields[name] for name in tool.result_fields if name in found.fields}
+    return ToolOutcome(tool.name, tool.schema_version, found.outcome, kept)
+
+
+async def _call(
+    tool: ServingTool, arguments: dict[str, Any], pinned: Pinned, tools: Tools, timeout_s: float
+) -> ToolOutcome:
+    return await tools.call(
         tool,
         arguments,
         pinned.caller,
         request_id=pinned.received.request_id,
         traceparent=pinned.received.traceparent,
-        timeout_s=timeout,
+        timeout_s=timeout_s,
     )
-    kept = {name: found.fields[name] for name in tool.result_fields if name in found.fields}
-    return ToolOutcome(tool.name, tool.schema_version, found.outcome, kept)
 
 
 def _row(

@@ -70,7 +70,7 @@ async def ground(
 
     async def lookup() -> None:
         nonlocal tool
-        call = look_up(pinned, tools=tools, clock=clock, audit=audit)
+        call = look_up(pinned, tools=tools, clock=clock, may_retry=retries.spend, audit=audit)
         tool = await _timed("lookup", run, clock, call)
 
     began = clock.monotonic()
