@@ -14,7 +14,7 @@ from meridian_cli.traffic import TrafficSettings, read_questions, run_traffic
 from meridian_cli.traffic_report import Record, TrafficReport, as_table
 
 QUESTIONS = Path(__file__).parent / "questions.jsonl"
-RATE = float(os.environ.get("MERIDIAN_STORY_RPS", "20"))
+RATE = float(os.environ.get("MERIDIAN_STORY_RPS", "10"))
 """Requests per second in which a canary is judged; fewer where other work shares the machine."""
 
 
