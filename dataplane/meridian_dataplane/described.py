@@ -59,7 +59,15 @@ _OF_EVERY_ROUTE, _OF_BODIES = (400, 401, 403, 431, 500, 503), (408, 413, 415, 42
 
 def described(answers: Endpoint, feedback: Endpoint, documents: Endpoint) -> FastAPI:
     """The application with these handlers."""
-    app = FastAPI(title="Meridian data plane", version="1", openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Meridian data plane",
+        version="1",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        # Metrics and logs are ours, and hold what telemetry.py allows; no variable of the environment may add to them (T-53).
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
     app.router.redirect_slashes = False
 
     def add(path: str, method: str, handler: Endpoint, name: str, operation: dict[str, Any], *refusals: int) -> None:
