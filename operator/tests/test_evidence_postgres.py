@@ -97,12 +97,12 @@ def test_in_bake_every_tenant_counts_and_there_is_no_control(dsns: Dsns):
     assert (counted.candidate.requests, counted.candidate.judged, counted.control.requests) == (1, 1, 0)
 
 
-def test_an_answer_of_passages_alone_is_an_error_of_its_release(dsns: Dsns):
-    """R-17, R-02: every model of the release fails; its snippets are valid citations by construction and prove nothing of it."""
+def test_a_degraded_answer_is_an_error_of_its_release(dsns: Dsns):
+    """R-17, R-02: its primary fails; what the fallback model or the passages alone say proves nothing of it."""
     write(dsns, "acme-eu", "s1", release="dead", arm="serving", state="degraded", degraded="snippets_only")
     write(dsns, "acme-eu", "s2", release="dead", arm="serving", state="degraded", degraded="fallback_model")
     counted = count(dsns, Window("support", "dead", "serving", None, START, START, timedelta(0), eligible_only=False))
-    assert (counted.candidate.requests, counted.candidate.errors) == (2, 1)
+    assert (counted.candidate.requests, counted.candidate.errors) == (2, 2)
 
 
 def test_a_report_belongs_to_one_uid_and_one_attempt(dsns: Dsns):

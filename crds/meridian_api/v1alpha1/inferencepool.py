@@ -47,7 +47,13 @@ class Placement(ApiModel):
 
 
 class Engine(ApiModel):
-    """The serving engine, vLLM-compatible: OpenAI chat completions, `/health`, vLLM's metrics. Closed on purpose."""
+    """The serving engine, vLLM-compatible: OpenAI chat completions, `/health`, vLLM's metrics. Closed on purpose.
+
+    What changes behaviour never changes in place: it would roll the serving version and its rollback target at once, without a
+    gate. Another engine is another version with its own `image` or `args`; resources and placement may be edited.
+    """
+
+    IMMUTABLE = ("image", "args", "env", "port", "weightsClaim")
 
     image: ImageByDigest
     args: Annotated[tuple[Argument, ...], Field(max_length=64)] = ()

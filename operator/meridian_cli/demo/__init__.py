@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--questions", type=Path, default=Path("e2e/stories/questions.jsonl"))
     parser.add_argument("--rps", type=float, default=10.0, help="requests a second during canaries")
-    parser.add_argument("--outage-seconds", type=float, default=20.0, help="how long the control plane stays away")
+    parser.add_argument("--outage-seconds", type=float, default=12.0, help="how long the control plane stays away")
 
 
 def run(args: argparse.Namespace) -> int:

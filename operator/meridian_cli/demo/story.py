@@ -147,7 +147,7 @@ async def bad_release(board: Board, args: argparse.Namespace, bad: releases.Late
     back = seen.zero_to_end_s
     board.check(
         "weight 0 acknowledged by every replica",
-        "under 5 s from the switch",
+        "under 5 s from the decision",
         "not seen" if back is None else f"{back:.1f} s",
         passed=back is not None and back < 5,
     )

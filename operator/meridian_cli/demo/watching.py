@@ -29,7 +29,7 @@ class Watched:
     """Highest candidate weight in the ServingConfig that was seen."""
     weights: list[int] = field(default_factory=list)
     zero_to_end_s: float | None = None
-    """From the sight of weight 0 after a canary to the phase that says every replica has acknowledged it."""
+    """From the first sight of the rollback to the sight of every replica's acknowledgement."""
     took_s: float = 0.0
     traffic: TrafficReport | None = None
 
@@ -51,11 +51,13 @@ async def roll_out(board: Board, manifest: Path, name: str, *, timeout: float = 
             continue
         zero_at = _note_weight(seen, config.get("spec", {}), name, zero_at)
         status = release.get("status", {})
+        if status.get("phase") == "RolledBack" and zero_at is None:
+            zero_at = time.monotonic()
         if (status.get("phase"), status.get("message")) != (seen.phase, seen.message):
             seen.phase, seen.message = status.get("phase", "Pending"), status.get("message", "")
             board.live(f"  {seen.phase:<12} {seen.message}")
         seen.status = status
-        if seen.phase in ENDED:
+        if seen.phase in ENDED and (seen.phase != "RolledBack" or status.get("traffic", {}).get("acknowledged")):
             break
         await asyncio.sleep(0.3)
     seen.took_s = time.monotonic() - began

@@ -1,9 +1,9 @@
 """What PostgreSQL knows of a release's requests: judged outcomes, citations, errors, cost; each request id once.
 
 `request_records` and `outcomes` have (tenant_id, request_id) as their key, so that the join counts a request once however
-often it was judged. An answer of passages alone is an error of its release here: no model answered, and the ladder that is kind
-to the user must not hide it (R-17). Requests younger than the label delay are left out, good and bad alike (R-16). Cache hits
-and tenants that may not enter a canary are in neither arm.
+often it was judged. A degraded answer is an error of its release here: its primary model did not answer, and the ladder that
+is kind to the user, the fallback model included, must not hide it (R-17). Requests younger than the label delay are left out,
+good and bad alike (R-16). Cache hits and tenants that may not enter a canary are in neither arm.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 COUNTS = """
 select r.release, r.arm,
        count(*)                                                               as requests,
-       count(*) filter (where r.state = 'error' or r.degraded = 'snippets_only') as errors,
+       count(*) filter (where r.state = 'error' or r.degraded <> 'full')         as errors,
        coalesce(sum(r.citations_total), 0)                                    as citations,
        coalesce(sum(r.citations_invalid), 0)                                  as citations_invalid,
        count(o.request_id) filter (where matured)                             as judged,
