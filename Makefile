@@ -43,7 +43,8 @@ lint: install ## format, lint, types, import contracts, generated files
 	$(PY) crds/samples/build_content.py --check
 
 test: install lint ## everything that needs no node: real kube-apiserver, real PostgreSQL
-	$(PY) -m meridian_cluster.binaries kube-apiserver
+	$(PY) -m meridian_cluster.toolchain etcd-server
+	$(PY) -m meridian_cluster.binaries kube-apiserver helm
 	$(PY) -m pytest
 
 e2e: install ## stories and drills on the real node

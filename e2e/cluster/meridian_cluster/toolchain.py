@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 # A file of each package, so that "installed" is a look and not a question to dpkg.
@@ -31,9 +32,10 @@ class Unsuitable(RuntimeError):
     """This machine cannot run the embedded cluster; the message says why and what to do."""
 
 
-def missing() -> list[str]:
-    """Packages that are not installed."""
-    return [name for name, path in PACKAGES.items() if not Path(path).exists() and not shutil.which(Path(path).name)]
+def missing(names: Iterable[str] = PACKAGES) -> list[str]:
+    """Which of these packages are not installed."""
+    paths = {name: Path(PACKAGES[name]) for name in names}
+    return [name for name, path in paths.items() if not path.exists() and not shutil.which(path.name)]
 
 
 def check_machine() -> None:
@@ -46,9 +48,9 @@ def check_machine() -> None:
         raise Unsuitable("Go is missing (1.26 or newer): Kubernetes is compiled from its modules")
 
 
-def install(report: Callable[[str], None]) -> None:
-    """Install what is missing, without letting any package start its own service."""
-    wanted = missing()
+def install(report: Callable[[str], None], names: Iterable[str] = PACKAGES) -> None:
+    """Install what is missing, without letting any package start its own service. Raises Unsuitable."""
+    wanted = missing(names)
     if not wanted:
         return
     report(f"installing {', '.join(wanted)}")
@@ -69,3 +71,9 @@ def install(report: Callable[[str], None]) -> None:
     finally:
         if ours:
             _POLICY.unlink(missing_ok=True)
+
+
+if (
+    __name__ == "__main__"
+):  # `python -m meridian_cluster.toolchain PACKAGE ...`: for tests, which need a few of them only
+    install(print, sys.argv[1:] or PACKAGES)
