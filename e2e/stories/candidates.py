@@ -111,8 +111,9 @@ def wait_refused(cluster: LiveCluster, name: str, seconds: float = 90) -> str:
     def refused() -> str | None:
         found = cluster.get("release", name)
         said = condition(found, "Accepted")
-        if said.get("status") == "False" or phase(cluster, name) == "Rejected":
-            return f"{said.get('reason')}: {said.get('message')} | {found['status'].get('message', '')}"
+        status = found.get("status") or {}  # one look: two could be of different moments
+        if said.get("status") == "False" or status.get("phase") == "Rejected":
+            return f"{said.get('reason')}: {said.get('message')} | {status.get('message', '')}"
         return None
 
     return cluster.until(f"release {name} to be refused", refused, seconds=seconds, about=(("release", name),))
