@@ -20,7 +20,9 @@ WEIGHT = 20
 SECONDS_TO_ZERO = 5.0
 
 
-def test_a_bad_release_is_rolled_back_and_never_gets_more_than_its_weight(cluster: LiveCluster, url: str, submitted: list[str]) -> None:
+def test_a_bad_release_is_rolled_back_and_never_gets_more_than_its_weight(
+    cluster: LiveCluster, url: str, submitted: list[str]
+) -> None:
     """S-37, S-38, R-15: never more than its weight; from the deciding look to weight 0 in every replica under 5 s."""
     before = candidates.serving_release(cluster)["metadata"]["name"]
     bad = candidates.candidate(cluster, "bad", version=candidates.BAD_VERSION, steps=(WEIGHT,))
