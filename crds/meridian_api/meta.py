@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 GROUP = "meridian.dev"
@@ -65,6 +65,15 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+FLOATS = "'latest' floats: pin a version"
+
+
+def _pinned(version: str) -> str:
+    if version == "latest":
+        raise ValueError(FLOATS)
+    return version
+
+
 # Bounded strings: every text that reaches etcd has a length, and every identifier a pattern.
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 ObjectName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
@@ -73,19 +82,22 @@ RegionName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z](
 Sha256 = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]
 # `latest` cannot be written at all: an image is a repository and a digest.
 ImageByDigest = Annotated[str, Field(max_length=300, pattern=r"^[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}$")]
-# A version that floats would change behaviour without a deploy (S-41).
+# A version that floats would change behaviour without a deploy (S-41): refused wherever a version can be written.
 PinnedVersion = Annotated[
-    str, Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9]([-._@A-Za-z0-9]*[A-Za-z0-9])?$")
+    str,
+    Field(
+        min_length=1,
+        max_length=60,
+        pattern=r"^[A-Za-z0-9]([-._@A-Za-z0-9]*[A-Za-z0-9])?$",
+        json_schema_extra={"x-kubernetes-validations": [{"rule": "self != 'latest'", "message": FLOATS}]},
+    ),
+    AfterValidator(_pinned),
 ]
 PrincipalName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f,*%]+$")]
 ShortText = Annotated[str, Field(max_length=256)]
 LongText = Annotated[str, Field(max_length=4096)]
 Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 Ratio = Annotated[float, Field(ge=0, le=1)]
-
-NOT_FLOATING = Rule(
-    cel="self != 'latest'", message="a version must be pinned: 'latest' changes behaviour without a deploy"
-)
 
 
 class ConfigMapRef(ApiModel):

@@ -125,12 +125,11 @@ class ToolOutcome:
 
 @dataclass(frozen=True)
 class Grounded:
-    """What the answer may rest on. `retrieval_failed` is not the same as finding nothing."""
+    """What the answer may rest on. A retrieval that failed never gets here: it refuses the request."""
 
     pinned: Pinned
     passages: tuple[Passage, ...]
     tool: ToolOutcome | None
-    retrieval_failed: bool = False
     stage_ms: dict[str, float] = field(default_factory=dict)
 
 

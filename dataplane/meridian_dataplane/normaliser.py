@@ -41,11 +41,6 @@ def normalise(text: str) -> str:
     return " ".join(_CONTROL.sub(" ", text).split())
 
 
-def hidden_characters(text: str) -> int:
-    """How many Unicode tag characters (instructions that nobody sees) `text` has; for flagging, not for refusing."""
-    return sum("\U000e0000" <= character <= "\U000e007f" for character in text)
-
-
 def tokens(text: str) -> list[str]:
     """The keywords of `text`, in order: letters and digits only, case and accents folded, CJK runs as bigrams.
 

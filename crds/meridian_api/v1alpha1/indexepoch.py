@@ -29,8 +29,6 @@ class Embedding(ApiModel):
     revision: PinnedVersion
     dimension: Annotated[int, Field(ge=2, le=4096)] = 256
 
-    RULES = (Rule("self.revision != 'latest'", "revision: 'latest' floats; pin it", lambda e: e.revision != "latest"),)
-
     @property
     def ident(self) -> str:
         """`model@revision`, what a Release's `index.embeddingModel` names."""

@@ -90,7 +90,6 @@ class PoolVersion(ApiModel):
             "exactly one of uri and digest pins a version's weights",
             lambda v: (v.uri is None) != (v.digest is None),
         ),
-        Rule("self.name != 'latest'", "name: 'latest' floats; name the version", lambda v: v.name != "latest"),
     )
 
 

@@ -49,8 +49,6 @@ class ModelRef(ApiModel):
     version: PinnedVersion
     region: RegionName
 
-    RULES = (Rule("self.version != 'latest'", "version: 'latest' floats; pin it", lambda m: m.version != "latest"),)
-
 
 class Models(ApiModel):
     """The fallback is used before the first content only, and only where a tenant's regions allow it."""
