@@ -97,7 +97,7 @@ KINDS: tuple[ApiKind, ...] = (
             Column("Serving", ".spec.serving"),
             Column("Candidate", ".spec.candidate"),
             Column("Weight", ".spec.candidateWeightPercent", "integer"),
-            Column("Acknowledged", ".status.replicas[*].generation"),
+            Column("Acknowledged", ".status.acknowledged", "integer"),
             AGE,
         ),
         "Internal: the signed configuration that serves. Only the operator writes it.",

@@ -87,6 +87,14 @@ async def test_keys_on_disk_end_at_hard_expiry(tmp_path):
     assert not (await refreshed(tmp_path)).ready
 
 
+async def test_keys_on_disk_survive_a_clock_that_stepped_back(tmp_path):
+    """F-27, F-12: a start without the issuer, two hours before the keys were fetched."""
+    ahead = {ISSUER: {"fetched": time.time() + 7200, "keys": [public(RSA_KEY, "a")]}}
+    (tmp_path / "jwks.json").write_text(json.dumps(ahead))
+    keys = await refreshed(tmp_path)
+    assert keys.ready and keys._raw[ISSUER]["fetched"] <= time.time()
+
+
 async def test_an_unknown_kid_asks_for_a_refresh_and_waits_for_none(tmp_path):
     """T-03: one event, however many tokens."""
     keys = await refreshed(tmp_path, a_key_set(public(RSA_KEY, "a")))

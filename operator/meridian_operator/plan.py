@@ -27,6 +27,10 @@ class Switch:
     expected_resource_version: str | None
     """Of the ServingConfig that `observe` saw; None: there was none. Another live one raises Conflict."""
     because: str
+    content: str | None = None
+    """Digest that `serving` must have (`content_digest`); None: whatever the Release of that name declares."""
+    above: int = 0
+    """The new generation is higher than this one, which a replica may hold though nothing is stored."""
 
 
 @dataclass(frozen=True)

@@ -320,3 +320,69 @@ def test_nothing_is_promoted_away_from_a_release_whose_prompt_is_gone(place: Ins
     place.cluster.put(prompt)
     place.passes(BETTER, times=5)
     assert place.config["serving"] == BETTER
+
+
+def test_the_way_back_is_not_to_another_content_under_the_same_name(place: Installation):
+    """R-22, R-39, K-10: the name is the same, the release is not; nothing is gone back to until it declares what it served."""
+    promoted(place)
+    place.rates = {FIRST: 92, BETTER: 95}
+    place.submit(BETTER)
+    place.passes(BETTER, FIRST, times=30)
+    assert place.release(BETTER)["phase"] == "Promoted"
+    original = place.cluster.objects["Release", NS, FIRST]
+    other = {**original["spec"], "prompt": place.cluster.objects["Release", NS, BETTER]["spec"]["prompt"]}
+    place.cluster.remove("Release", NS, FIRST)
+    place.cluster.put({**original, "spec": other, "status": {}})
+    place.submit(BETTER, intent="Abort")
+    place.passes(BETTER, times=5)
+    assert place.config["serving"] == BETTER
+    assert "was made again with other content" in place.release(BETTER)["message"]
+    ready = next(c for c in place.release(BETTER)["conditions"] if c["type"] == "RollbackReady")
+    assert ready["status"] == "False" and "other content" in ready["message"]
+    place.cluster.put({**original, "metadata": {**original["metadata"], "uid": "another"}, "status": {}})
+    place.passes(BETTER, times=5)
+    assert place.config["serving"] == FIRST and place.release(BETTER)["phase"] == "RolledBack"
+
+
+def test_a_candidate_is_not_promoted_away_from_a_release_that_was_replaced(place: Installation):
+    """R-39: while it serves, the stored content answers; once left, there would be no way back to it."""
+    promoted(place)
+    place.rates = {FIRST: 92, BETTER: 95}
+    place.submit(BETTER)
+    place.passes(BETTER, times=6)
+    original = place.cluster.objects["Release", NS, FIRST]
+    settings = {"model": {"maxOutputTokens": 77}}
+    place.cluster.put({**original, "spec": {**original["spec"], "settings": settings}, "status": {}})
+    place.passes(BETTER, times=20)
+    assert place.release(BETTER)["phase"] == "Canary" and place.config["serving"] == FIRST
+    place.submit(BETTER, intent="Abort")
+    place.passes(BETTER, times=3)
+    assert (place.config["serving"], place.config["candidate"]) == (FIRST, "")
+
+
+def test_a_deleted_serving_config_is_stored_again_by_the_release_that_served(place: Installation):
+    """K-18, F-07: above the generation that replicas hold, by the newest release only."""
+    promoted(place)
+    place.rates = {FIRST: 92, BETTER: 95}
+    place.submit(BETTER)
+    place.passes(BETTER, FIRST, times=30)
+    held = place.config["generation"]
+    place.cluster.remove("ServingConfig", NS, "support")
+    place.passes(FIRST, BETTER, times=3)
+    assert (place.config["serving"], place.config["generation"]) == (BETTER, held + 1)
+    assert place.release(BETTER)["phase"] == "Promoted" and is_true(place.release(BETTER), "Serving")
+    before = len(place.cluster.writes)
+    place.passes(FIRST, BETTER, times=5, seconds=30)
+    assert [w for w in place.cluster.writes[before:] if w[1] != "ServingConfig"] == []
+
+
+def test_an_abort_lets_a_deleted_serving_config_stay_deleted(place: Installation):
+    """The documented end of a service."""
+    promoted(place)
+    place.submit(FIRST, intent="Abort")
+    place.passes(FIRST, times=3)
+    assert place.config["serving"] == FIRST
+    place.cluster.remove("ServingConfig", NS, "support")
+    place.passes(FIRST, times=5)
+    assert ("ServingConfig", NS, "support") not in place.cluster.objects
+    assert not is_true(place.release(FIRST), "Serving")

@@ -37,6 +37,7 @@ from meridian_operator.release.decide import decide
 from meridian_operator.release.seen import Live, Problem, Seen, Sibling
 
 PHASES = ["Pending", "Checks", "OfflineEval", "Canary", "Bake", "Promoted", "Queued", "Held", "Rejected", "RolledBack"]
+SERVES = {"type": "Serving", "status": "True", "reason": "Serving", "lastTransitionTime": "2026-11-04T11:00:00Z"}
 STEPS = ([50], [5, 25, 50], [10, 90])
 GONE = Unreadable("PostgreSQL", "down")
 FAST = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,6 +80,7 @@ def looks(draw: Any, **fixed: Any) -> Seen:
     stored = status(
         draw(st.sampled_from(PHASES)), ago=draw(st.sampled_from([1, 30, 700])), attempt=draw(st.sampled_from([0, 1, 1, 1])),
         bakeObservedSeconds=draw(st.integers(0, 12)), bakeLastLook="2026-11-04T11:59:58Z",
+        conditions=draw(st.sampled_from([[], [SERVES]])),
     )  # fmt: skip
     metric = draw(
         st.sampled_from([None, SILENT, EMPTY, metrics(), metrics(), metrics(error_ratio=0.3), metrics(requests=2.0)])
@@ -88,7 +90,15 @@ def looks(draw: Any, **fixed: Any) -> Seen:
         spec=spec,
         live=pointer,
         siblings=draw(
-            st.sampled_from([(), (), GONE, (Sibling(OTHER, "Canary", "2026-11-04T10:00:00Z", paused=False),)])
+            st.sampled_from(
+                [
+                    (),
+                    (),
+                    GONE,
+                    (Sibling(OTHER, "Canary", "2026-11-04T10:00:00Z", paused=False),),
+                    (Sibling(OTHER, "Promoted", "2026-11-04T11:30:00Z", paused=False, serves=True),),
+                ]
+            )  # fmt: skip
         ),
         problems=draw(st.sampled_from([(), (), (), GONE, (Problem("ConfigMapNotFound", "gone", heals=True),)])),
         cold=draw(st.sampled_from([(), (), ("support-llm/v13",)])),
@@ -187,6 +197,17 @@ def test_a_switch_names_what_was_seen_and_is_never_to_itself(look: Seen):
         assert switch.expected_resource_version == (look.live.resource_version if look.live else None)
         assert switch.serving != switch.candidate
         assert (switch.candidate is None) == (switch.salt == "")
+
+
+@FAST
+@given(looks())
+def test_only_a_release_that_served_is_stored_again_and_no_older_one(look: Seen):
+    """K-18: nothing stored is not nothing served; the generation is above what the status knows of."""
+    plan = decide(look, NOW)
+    if plan.because == "store_again_what_served":
+        assert look.live is None and plan.switch is not None and not isinstance(look.siblings, Unreadable)
+        assert (plan.switch.serving, plan.switch.above) == (NAME, look.status.traffic.generation)
+        assert is_true(look.object["status"], "Serving") and not any(other.serves for other in look.siblings)
 
 
 # ------------------------------------------------------------------------------------------------ model check

@@ -91,6 +91,7 @@ async def test_only_changes_are_written_and_a_conflict_is_tried_again(tmp_path: 
     await reports.flush()
     assert rig.stored["status"] == {
         "replicas": [{"replica": "dp-1", "generation": 1, "refusedGeneration": 0, "reason": ""}],
+        "acknowledged": 1,
         "highestAccepted": 1,
         "conditions": [],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -352,3 +353,35 @@ async def test_the_last_tenant_of_a_service_can_be_offboarded(rig: Rig) -> None:
     rig.tenants("acme")
     await rig.look(2)
     assert [t.not_after for t in rig.snapshot.tenants] == [None]
+
+
+async def test_a_switch_to_a_release_that_declares_something_else_by_now_is_refused(rig: Rig) -> None:
+    """R-22, K-12: the guard is read again at the write itself."""
+    await start(rig)
+    promised = rig.stored["spec"]["servingDigest"]
+    await start(rig, "support-2")
+    rig.put("Release", "support-1", release_wire(settings={"model": {"maxOutputTokens": 77}}))
+    with pytest.raises(CannotCompile, match="made again with other content"):
+        await commit(replace(rig.switch("support-1"), content=promised), rig.world, NAMESPACE)
+    rig.put("Release", "support-1", release_wire())
+    await commit(replace(rig.switch("support-1"), content=promised), rig.world, NAMESPACE)
+    assert rig.snapshot.serving.release == "support-1"
+
+
+async def test_the_stored_content_digest_is_of_what_serves_not_of_what_bears_its_name(rig: Rig) -> None:
+    """R-22: a Release made again under a serving name changes neither the manifest nor its digest."""
+    await start(rig, "support-1", "support-2", 25)
+    before = (rig.stored["spec"]["servingDigest"], rig.stored["spec"]["candidateDigest"])
+    rig.put("Release", "support-1", release_wire(settings={"model": {"maxOutputTokens": 77}}))
+    rig.tenants("acme", "globex")
+    await rig.look(3)
+    assert rig.snapshot.generation == 2
+    assert (rig.stored["spec"]["servingDigest"], rig.stored["spec"]["candidateDigest"]) == before
+
+
+async def test_a_candidate_whose_spec_cannot_be_read_any_more_loses_its_traffic(rig: Rig) -> None:
+    """R-17, K-35: no release guards it, whatever the schema let in."""
+    await start(rig, "support-1", "support-2", 25)
+    rig.put("Release", "support-2", {**release_wire(rollbackTo="support-1"), "models": {}})
+    await rig.look()
+    assert rig.snapshot.candidate is None and rig.snapshot.serving.release == "support-1"

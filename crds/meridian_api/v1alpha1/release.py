@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from meridian_api.digest import canonical_json, sha256_hex
 from meridian_api.meta import (
     ApiModel,
     Condition,
@@ -19,6 +20,7 @@ from meridian_api.meta import (
     Ratio,
     RegionName,
     Rule,
+    Sha256,
     ShortText,
     Timestamp,
 )
@@ -206,6 +208,18 @@ class ReleaseSpec(ApiModel):
     )
 
 
+CONTENT = {"service", "app", "prompt", "models", "index", "tools", "settings"}
+
+
+def content_digest(spec: ReleaseSpec) -> str:
+    """Digest of what a release serves, whatever object bears its name: a name used again is a new thing.
+
+    Fields at their defaults are left out, so that a field that a later version adds changes no digest (K-31).
+    """
+    declared = spec.model_dump(mode="json", by_alias=True, include=CONTENT, exclude_defaults=True)
+    return sha256_hex(b"meridian.dev/release-content/v1\n" + canonical_json(declared))
+
+
 class Evidence(ApiModel):
     """One gate's or guardrail's latest result, with what it rests on."""
 
@@ -270,5 +284,7 @@ class ReleaseStatus(ApiModel):
     history: Annotated[
         tuple[PhaseEntry, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ()
+    rollback_digest: Sha256 | None = None
+    """What `rollbackTo` served when this release took its place; another content under that name is not gone back to."""
     serving_release: Annotated[str, Field(max_length=120)] = ""
     """The release that answers users now, this one or another (R-49, R-51)."""

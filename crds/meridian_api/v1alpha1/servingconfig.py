@@ -29,7 +29,10 @@ class ServingConfigSpec(ApiModel):
     """Of the gzipped bytes."""
     serving: ObjectName
     """For people (`kubectl get`): the release that serves. The payload is what counts."""
+    serving_digest: Sha256 | None = None
+    """Content of the release that serves (`content_digest`), for the release that may have to go back to it."""
     candidate: Annotated[str, Field(max_length=120)] = ""
+    candidate_digest: Sha256 | None = None
     candidate_weight_percent: Annotated[int, Field(ge=0, le=100)] = 0
 
     IMMUTABLE = ("service", "region")
@@ -67,6 +70,8 @@ class ServingConfigStatus(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["replica"]},
         ),
     ] = ()
+    acknowledged: Counter = 0
+    """Generation that every known replica has applied; a pod that is gone is forgotten after some minutes."""
     highest_accepted: Counter = 0
     """Highest generation any replica has reported: after a restore of an older etcd the next is above it."""
     conditions: Annotated[

@@ -65,9 +65,11 @@ class JwksKeys:
             fetched = entry.get("fetched") if isinstance(entry, dict) else None
             if issuer not in self._issuers or not isinstance(fetched, int | float):
                 continue
-            if 0 <= time.time() - fetched < HARD_EXPIRY_S:
+            now = time.time()
+            if now - fetched < HARD_EXPIRY_S:
                 self._keys[issuer] = parse_keys(entry)
-                self._raw[issuer] = entry
+                # A clock that stepped back makes them look as if from the future: they are no older than now (F-27).
+                self._raw[issuer] = {**entry, "fetched": min(fetched, now)}
 
     async def run(self) -> None:
         """Refreshes until cancelled."""

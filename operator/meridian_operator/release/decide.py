@@ -11,12 +11,12 @@ from datetime import datetime
 
 from meridian_api.v1alpha1.release import ReleaseSpec
 from meridian_operator.cluster import Unreadable
-from meridian_operator.conditions import timestamp
+from meridian_operator.conditions import is_true, timestamp
 from meridian_operator.plan import REST, SOON, Plan, Switch
 from meridian_operator.planning.canary import PlannedSample
 from meridian_operator.release import bake, canary, gates
 from meridian_operator.release.checks import planned_sample
-from meridian_operator.release.moves import AT_ONCE, Situation, go_back, is_over, stay
+from meridian_operator.release.moves import AT_ONCE, Situation, go_back, is_over, serve_again, stay
 from meridian_operator.release.seen import Live, Problem, Seen, phase_of
 from meridian_operator.release.status import Told, status_wire
 from meridian_operator.release.verdicts import first_failure, watched
@@ -64,6 +64,24 @@ def take_back_from_a_release_that_is_gone(s: Situation) -> Plan | None:
     because = f"release {s.live.candidate} is gone, its traffic goes back"
     switch = Switch(s.spec.service, s.seen.name, None, 0, "", s.live.resource_version, because)
     return Plan("take_back_from_a_release_that_is_gone", switch=switch, look_again=AT_ONCE)
+
+
+def store_again_what_served(s: Situation) -> Plan | None:
+    """Somebody deleted the ServingConfig: replicas answer from theirs, and the release that served puts it back (K-18).
+
+    Only the one that its own status calls serving, alone in that; `intent: Abort` leaves it deleted, which ends a service.
+    """
+    if s.live is not None or s.spec.intent == "Abort" or isinstance(s.seen.siblings, Unreadable):
+        return None
+    if s.seen.status.phase not in ("Promoted", "Bake") or not is_true(s.seen.object.get("status"), "Serving"):
+        return None
+    if any(
+        other.serves and other.created >= s.seen.object["metadata"]["creationTimestamp"] for other in s.seen.siblings
+    ):
+        return None  # a newer one says so too: this status missed its last write
+    return serve_again(
+        s, "store_again_what_served", "its ServingConfig was deleted and is stored again; this release serves"
+    )
 
 
 def begin_attempt(s: Situation) -> Plan | None:
@@ -152,6 +170,7 @@ def _kept(s: Situation, message: str) -> str:
 
 RULES: tuple[Rule, ...] = (
     take_back_from_a_release_that_is_gone,
+    store_again_what_served,
     begin_attempt,
     keep_traffic_away_from_what_is_over,
     abort,

@@ -90,7 +90,15 @@ def go_back(
         why = f"{message}; the way back waits for {', '.join(s.seen.cold_target) or s.spec.rollback_to}"
         return stay(s, because, replace(told, phase=s.phase, message=why))
     moving = replace(told, weight=0, stalled=False)
-    return _plan(s, because, moving, _switch(s, s.spec.rollback_to, None, 0, message), AT_ONCE)
+    switch = replace(_switch(s, s.spec.rollback_to, None, 0, message), content=s.seen.target_content)
+    return _plan(s, because, moving, switch, AT_ONCE)
+
+
+def serve_again(s: Situation, because: str, message: str) -> Plan:
+    """Store once more what served: nothing is stored, and replicas may hold a generation that the status knows of."""
+    told = Told(s.phase, "StoredAgain", message, weight=100, settled=s.phase == "Promoted")
+    switch = replace(_switch(s, s.seen.name, None, 0, message), above=s.seen.status.traffic.generation)
+    return _plan(s, because, told, switch, AT_ONCE)
 
 
 def is_over(s: Situation, because: str, told: Told) -> Plan:

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from meridian_api.names import derived_name
 from meridian_api.v1alpha1.indexepoch import IndexEpochStatus
-from meridian_api.v1alpha1.release import ReleaseSpec, ReleaseStatus
+from meridian_api.v1alpha1.release import ReleaseSpec, ReleaseStatus, content_digest
 from meridian_api.v1alpha1.servingconfig import ServingConfigStatus
 from meridian_operator.cluster import ClusterError, Key, Manifest, Unreadable, find, find_all
+from meridian_operator.conditions import is_true
 from meridian_operator.converge import World
 from meridian_operator.release import measure
 from meridian_operator.release.checks import check
@@ -53,7 +54,8 @@ async def observe(key: Key, world: World) -> Seen | Unreadable | None:
         measure.metrics(world, base, phase),
     )
     target = next((r for r in others if r["metadata"]["name"] == spec.rollback_to), None)
-    cold_target, reachable = _target(spec, target, pools, slices)
+    content = _target_content(spec, status, live, target)
+    cold_target, reachable = _target(spec, target, content, pools, slices)
     problems, incomplete = problems if isinstance(problems, tuple) else (problems, ())
     if target is not None:
         cold_target += incomplete
@@ -62,6 +64,7 @@ async def observe(key: Key, world: World) -> Seen | Unreadable | None:
         cold=cold_versions(spec.models, pools, slices),
         cold_target=cold_target,
         target_reachable=reachable,
+        target_content=content,
         job=job_and_report[0],
         report=job_and_report[1],
         tally=counted,
@@ -97,6 +100,7 @@ def _live(config: Manifest | Unreadable | None, slices: tuple[Manifest, ...] | U
         weight_percent=spec.get("candidateWeightPercent", 0),
         acknowledged=not waiting,
         waiting_for=waiting,
+        content=spec.get("servingDigest") or None,
     )
 
 
@@ -109,6 +113,7 @@ def _siblings(releases: tuple[Manifest, ...] | Unreadable, name: str, service: s
             (r.get("status") or {}).get("phase", "Pending"),
             r["metadata"].get("creationTimestamp", ""),
             (r.get("spec") or {}).get("intent") == "Pause" or bool((r.get("spec") or {}).get("hold")),
+            is_true(r.get("status") or {}, "Serving"),
         )
         for r in releases
         if r["metadata"]["name"] != name
@@ -148,21 +153,43 @@ def _epoch_status(epoch: Manifest) -> IndexEpochStatus:
         return IndexEpochStatus()
 
 
+def _target_content(
+    spec: ReleaseSpec, status: ReleaseStatus, live: Live | Unreadable | None, target: Manifest | None
+) -> str | None:
+    """What the rollback target served: as stored while it serves, as remembered afterwards.
+
+    Where neither is known (an earlier version wrote both), what is found now is what is remembered from now on.
+    """
+    if isinstance(live, Live) and live.serving == spec.rollback_to and live.content:
+        return live.content
+    return status.rollback_digest or (_content(target) if target else None)
+
+
+def _content(release: Manifest) -> str | None:
+    try:
+        return content_digest(ReleaseSpec.from_wire(release.get("spec"), unknown="ignore"))
+    except ValidationError:
+        return None
+
+
 def _target(
     spec: ReleaseSpec,
     target: Manifest | None,
+    content: str | None,
     pools: tuple[Manifest, ...] | Unreadable,
     slices: tuple[Manifest, ...] | Unreadable,
 ) -> tuple[tuple[str, ...], bool]:
-    """What of the rollback target is not warm, and whether its primary model can be reached at all."""
+    """What of the rollback target is not warm, and whether it can be gone back to: the same content, its model reachable."""
     if spec.rollback_to is None:
         return (), True
     if target is None:
         return (f"Release {spec.rollback_to} is gone",), False
     try:
-        models = ReleaseSpec.from_wire(target.get("spec"), unknown="ignore").models
+        found = ReleaseSpec.from_wire(target.get("spec"), unknown="ignore")
     except ValidationError:
         return (f"Release {spec.rollback_to} cannot be read",), False
-    primary = derived_name(models.primary.pool, models.primary.version)
+    if content is not None and content_digest(found) != content:
+        return (f"Release {spec.rollback_to} was made again with other content",), False
+    primary = derived_name(found.models.primary.pool, found.models.primary.version)
     reachable = isinstance(slices, Unreadable) or has_ready_endpoint(slices, primary)
-    return cold_versions(models, pools, slices), reachable
+    return cold_versions(found.models, pools, slices), reachable

@@ -28,6 +28,8 @@ class Live:
     acknowledged: bool
     waiting_for: str = ""
     """A clause naming the replicas that have not applied it."""
+    content: str | None = None
+    """Digest of what `serving` serves (`content_digest`); None when an earlier version stored it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Sibling:
     phase: str
     created: str
     paused: bool
+    serves: bool = False
+    """Its status says that it answers users."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,8 @@ class Seen:
     """The same for the rollback target; a target that is gone, and content of it that is missing, are named here too."""
     target_reachable: bool = True
     """Whether the rollback target's primary model has a ready replica, or nobody knows."""
+    target_content: str | None = None
+    """Digest of what the rollback target is known to have served."""
     job: JobState = "absent"
     report: object | None = None
     """The offline report as stored, whatever it is; Unreadable when PostgreSQL did not answer."""

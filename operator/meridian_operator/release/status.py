@@ -60,6 +60,7 @@ def status_wire(seen: Seen, told: Told, now: datetime) -> dict[str, Any]:
         "history": history,
         "traffic": _traffic(seen, told, stamp),
         "evidence": evidence,
+        "rollback_digest": seen.target_content or old.rollback_digest,
         "serving_release": seen.live.serving if isinstance(seen.live, Live) else old.serving_release,
         "conditions": (),
     }

@@ -84,4 +84,5 @@ def merge(
         by_name[report.replica] = report
     replicas = tuple(by_name[name] for name in sorted(by_name))[:500]
     highest = max([status.highest_accepted, *(report.generation for report in replicas)])
-    return status.model_copy(update={"replicas": replicas, "highest_accepted": highest})
+    everywhere = min((report.generation for report in replicas), default=0)
+    return status.model_copy(update={"replicas": replicas, "acknowledged": everywhere, "highest_accepted": highest})

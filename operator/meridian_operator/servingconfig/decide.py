@@ -80,15 +80,16 @@ def keep_last_good(found: Found) -> Plan | None:
 
 
 def take_back_from_a_candidate_that_is_gone(found: Found) -> Plan | None:
-    """A candidate whose Release was deleted has no guard left. The release that serves takes its traffic back, but that object
-    may be deleted too; this one is always there (R-17).
+    """A candidate whose Release was deleted, or cannot be read any more, has no guard left. The release that serves takes its
+    traffic back, but that object may be deleted too; this one is always there (R-17).
     """
     last, sources = found.seen.stored.snapshot, found.seen.sources
     if last is None or last.candidate is None or sources is None:
         return None
     name = last.candidate.manifest.release
-    if name in sources.releases or f"Release/{name}" in sources.unreadable:
+    if name in sources.releases:
         return None
+    gone = "cannot be read" if f"Release/{name}" in sources.unreadable else "is gone"
     switch = Switch(
         service=last.service,
         serving=last.serving.release,
@@ -96,7 +97,7 @@ def take_back_from_a_candidate_that_is_gone(found: Found) -> Plan | None:
         weight_percent=0,
         salt="",
         expected_resource_version=found.seen.object["metadata"]["resourceVersion"],
-        because=f"release {name} is gone, its traffic goes back",
+        because=f"release {name} {gone}, its traffic goes back",
     )
     return Plan("take_back_from_a_candidate_that_is_gone", switch=switch, look_again=timedelta(seconds=1))
 
