@@ -59,7 +59,7 @@ KINDS: tuple[ApiKind, ...] = (
             Column("Model", ".spec.model"),
             Column("Provider", ".spec.provider"),
             Column("Region", ".spec.region"),
-            Column("Warm", ".status.versions[?(@.warm==true)].name"),
+            Column("Warm", ".status.warmVersions"),
             READY,
             AGE,
         ),

@@ -74,6 +74,7 @@ async def test_warm_means_that_as_many_pods_as_asked_have_served_a_completion() 
     place.pods("v1", ready=2)
     await look(place)
     assert status(place)["versions"][0]["warm"] is True
+    assert status(place)["warmVersions"] == ["v1"]
     assert place.condition("InferencePool", "qwen", "Ready")["status"] == "True"
 
 

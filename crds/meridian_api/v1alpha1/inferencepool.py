@@ -218,3 +218,7 @@ class InferencePoolStatus(ApiModel):
             max_length=16, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
         ),
     ] = ()
+    warm_versions: Annotated[
+        tuple[PinnedVersion, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
+    """Names of those that are warm: `kubectl get` shows only one element of a list of objects."""

@@ -34,12 +34,14 @@ async def chapter(board: Board, questions: Path, seconds: float) -> None:
         check=False,
     )
     control_plane.stop_apiserver()
+    board.say("operator and kube-apiserver are stopped; asking at 5 requests/s", "dim")
     try:
         gone = await asyncio.to_thread(_api_is_gone)
         settings = TrafficSettings(url=url, rps=5, seconds=seconds)
         report = await run_traffic(settings, read_questions(questions))
     finally:
         control_plane.start_apiserver()
+        board.say("kube-apiserver is started again", "dim")
     board.check(
         "answers while the control plane is gone",
         "0 lost, failed or degraded",

@@ -197,4 +197,5 @@ def _status(
         "observedGeneration": generation,
         "conditions": conditions(before, said, generation=generation, now=now),
         "versions": [{**row, "message": cut(row.get("message", ""))} for row in rows],
+        "warmVersions": [row["name"] for row in rows if row.get("warm")],
     }
