@@ -285,6 +285,6 @@ class ReleaseStatus(ApiModel):
         tuple[PhaseEntry, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ()
     rollback_digest: Sha256 | None = None
-    """What `rollbackTo` served when this release took its place; another content under that name is not gone back to."""
+    """What `rollbackTo` served, should the ServingConfig that remembers it be lost; other content is not gone back to."""
     serving_release: Annotated[str, Field(max_length=120)] = ""
     """The release that answers users now, this one or another (R-49, R-51)."""

@@ -11,6 +11,14 @@ from meridian_api.meta import ApiModel, Condition, DnsLabel, ObjectName, RegionN
 Counter = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 
 
+class ServedContent(ApiModel):
+    """What a release served, remembered beside the pointer: a name that is used again is a new thing."""
+
+    release: ObjectName
+    digest: Sha256
+    """`content_digest` of its spec."""
+
+
 class ServingConfigSpec(ApiModel):
     """The commit point of every switch: one write, under resourceVersion, of one object per service."""
 
@@ -29,10 +37,18 @@ class ServingConfigSpec(ApiModel):
     """Of the gzipped bytes."""
     serving: ObjectName
     """For people (`kubectl get`): the release that serves. The payload is what counts."""
-    serving_digest: Sha256 | None = None
-    """Content of the release that serves (`content_digest`), for the release that may have to go back to it."""
+    served: Annotated[
+        tuple[ServedContent, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["release"]},
+        ),
+    ] = ()
+    """Releases that had all traffic, the one that serves first: what a rollback may go back to."""
     candidate: Annotated[str, Field(max_length=120)] = ""
     candidate_digest: Sha256 | None = None
+    candidate_uid: Annotated[str, Field(max_length=64)] = ""
+    """Of the Release that was given traffic: one made again under its name has no evidence, and inherits none."""
     candidate_weight_percent: Annotated[int, Field(ge=0, le=100)] = 0
 
     IMMUTABLE = ("service", "region")
@@ -58,6 +74,8 @@ class ReplicaReport(ApiModel):
     refused_generation: Counter = 0
     """0: none refused."""
     reason: ShortText = ""
+    digest: Sha256 | None = None
+    """Of what it applied: two histories may have the same generation."""
 
 
 class ServingConfigStatus(ApiModel):
