@@ -114,6 +114,14 @@ def test_a_good_snapshot_is_accepted():
         pytest.param(
             of_wire(set_in("serving", "tools", 0, "parameters", {"type": 7})), "tool_schema", id="tool schema"
         ),
+        *(
+            pytest.param(
+                of_wire(set_in("serving", "tools", 0, "parameters", {"properties": {"order_id": {"$ref": reference}}})),
+                "tool_schema",
+                id=f"T-44 {reference}",
+            )
+            for reference in ("http://169.254.169.254/latest", "file:///etc/hostname", "#/nowhere", "other.json")
+        ),
         pytest.param(
             an_envelope(a_snapshot(tenants=[a_tenant(), a_tenant()])), "ambiguous_tenant", id="a tenant twice"
         ),

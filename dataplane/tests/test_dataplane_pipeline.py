@@ -114,6 +114,17 @@ async def test_a_role_without_the_tool_is_denied_and_audited():
     assert world.records.audited[0].outcome == "denied"
 
 
+@pytest.mark.parametrize("reference", ["http://127.0.0.1:1/x", "file:///etc/hostname", "#/nowhere", "#"])
+async def test_a_tool_whose_schema_cannot_be_checked_is_an_outcome_and_fetches_nothing(reference, monkeypatch):
+    """T-44, H-27: also one that an older check let through."""
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_: pytest.fail("fetched"))
+    tool = {**a_manifest()["tools"][0], "parameters": {"$ref": reference}}
+    world = a_world(a_snapshot(serving=a_manifest(tools=[tool])))
+    assert (await world.ask("Where is A-77120, refunds?"))[-1].name == "done"
+    await world.settled()
+    assert (world.tools.calls, [row.outcome for row in world.records.audited]) == (0, ["invalid"])
+
+
 async def test_retrieval_passes_tenant_groups_epoch_and_embedding_from_verified_claims():
     """S-13, T-18, T-19: groups as a list, exactly; the role's groups added."""
     world = a_world()

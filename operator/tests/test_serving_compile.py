@@ -107,6 +107,29 @@ def test_a_tool_that_is_not_what_the_release_names_is_refused(tool: dict[str, ob
     assert reasons(answer) == [reason]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({"$ref": "http://169.254.169.254/latest"}, "get_order: $ref http://169.254.169.254/latest"),
+        ({"properties": {"a": {"$dynamicRef": "file:///etc/passwd"}}}, "get_order: $dynamicRef file:///etc/passwd"),
+        ({"$ref": "#/nowhere"}, "get_order: $ref #/nowhere"),
+        ({"$ref": "#gone"}, "get_order: $ref #gone"),
+        ({"$defs": {"id": {"type": "string"}}, "properties": {"order_id": {"$ref": "#/$defs/id"}}}, None),
+    ],
+)
+def test_a_tool_schema_that_refers_outside_itself_is_refused_by_name(
+    parameters: dict[str, object], named: str | None
+) -> None:
+    """T-44, H-27: whoever validates with it would fetch what it names."""
+    declared = json.loads(configmap("tool-1")["tool.json"])
+    data = {"tool.json": json.dumps({**declared, "parameters": parameters})}
+    spec = release_spec(tool_digest=configmap_digest(data))
+    maps = {**sources().config_maps, "tool-1": data}
+    answer = compile_snapshot(sources(releases={"support-1": spec}, config_maps=maps), Pointer("support-1"), STAMP)
+    assert isinstance(answer, Compiled) if named is None else reasons(answer) == ["ToolInvalid"]
+    assert named is None or (isinstance(answer, tuple) and named in answer[0].message)
+
+
 def test_a_tenant_without_an_eligible_target_is_reported_and_stops_nobody_else() -> None:
     """IV-12, IV-03: it fails closed at the data plane, and a rollback does not wait for it."""
     answer = compiled(tenants=(tenant("acme"), tenant("far", regions=("us-9",))))

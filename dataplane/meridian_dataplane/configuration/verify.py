@@ -14,11 +14,10 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 
 from meridian_api.digest import sha256_hex
 from meridian_api.serving import MAX_PAYLOAD_BYTES, Envelope, Manifest, Snapshot, unpack
+from meridian_api.tool_schema import schema_fault
 
 MAX_ENVELOPE_BYTES = 2 * MAX_PAYLOAD_BYTES
 SHRINK_RATIO, SHRINK_COUNT = 0.20, 3
@@ -152,11 +151,8 @@ def _manifest_is_whole(manifest: Manifest) -> None:
         raise _Fault("blank")
     if not all(target.base_url.startswith(("http://", "https://")) for target in targets):
         raise _Fault("target")
-    for tool in manifest.tools:
-        try:
-            Draft202012Validator.check_schema(tool.parameters)
-        except (SchemaError, RecursionError):
-            raise _Fault("tool_schema") from None
+    if any(schema_fault(tool.parameters) is not None for tool in manifest.tools):
+        raise _Fault("tool_schema")
 
 
 def _has_not_shrunk(snapshot: Snapshot, current: Snapshot) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from referencing import Registry
 
 from meridian_api.digest import canonical_json
 from meridian_api.serving import ServingTool
@@ -63,7 +64,7 @@ async def _authorised_call(
 ) -> ToolOutcome:
     if not allowed(tool, pinned.caller):
         return ToolOutcome(tool.name, tool.schema_version, "denied")
-    if not Draft202012Validator(tool.parameters).is_valid(arguments):
+    if not _valid(arguments, tool):
         return ToolOutcome(tool.name, tool.schema_version, "invalid")
     settings = pinned.manifest.settings
     remaining = pinned.deadline_at - clock.monotonic()
@@ -80,6 +81,15 @@ async def _authorised_call(
         found = await _call(tool, arguments, pinned, tools, left)
     kept = {name: found.fields[name] for name in tool.result_fields if name in found.fields}
     return ToolOutcome(tool.name, tool.schema_version, found.outcome, kept)
+
+
+def _valid(arguments: dict[str, Any], tool: ServingTool) -> bool:
+    """By the tool's schema and nothing else: with an empty registry no reference is ever fetched (T-44)."""
+    try:
+        return Draft202012Validator(tool.parameters, registry=Registry()).is_valid(arguments)
+    except Exception:  # noqa: BLE001
+        # Whatever is wrong with a declared schema is the tool's outcome, not the end of the question.
+        return False
 
 
 async def _call(

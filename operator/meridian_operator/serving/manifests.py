@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import jsonschema
 from pydantic import ValidationError
 
 from meridian_api.digest import configmap_digest
 from meridian_api.meta import ConfigMapRef
 from meridian_api.names import derived_name
 from meridian_api.serving import Manifest, ServingIndex, ServingTenant, ServingTool, Target
+from meridian_api.tool_schema import schema_fault
 from meridian_api.v1alpha1.indexepoch import IndexEpochSpec
 from meridian_api.v1alpha1.inferencepool import InferencePoolSpec
 from meridian_api.v1alpha1.release import ModelRef, ReleaseSpec, Tool
@@ -168,17 +168,15 @@ def _tool(sources: Sources, reference: Tool, found: list[Problem]) -> ServingToo
     where = f"ConfigMap {reference.config_map.name}, tool.json"
     try:
         tool = ServingTool.from_wire(json.loads(data["tool.json"]))
-        jsonschema.Draft202012Validator.check_schema(tool.parameters)  # the dialect that the data plane checks with
     except KeyError:
         found.append(Problem("ToolInvalid", f"ConfigMap {reference.config_map.name} has no key tool.json"))
         return None
-    except (ValidationError, ValueError) as wrong:
+    except (ValidationError, ValueError, RecursionError) as wrong:
         found.append(Problem("ToolInvalid", f"{where}: {wrong}"[:_MESSAGE_LIMIT]))
         return None
-    except jsonschema.SchemaError as wrong:
-        found.append(
-            Problem("ToolInvalid", f"{where}: parameters are no JSON Schema: {wrong.message}"[:_MESSAGE_LIMIT])
-        )
+    fault = schema_fault(tool.parameters)
+    if fault is not None:
+        found.append(Problem("ToolInvalid", f"{where}: parameters of {tool.name}: {fault}"[:_MESSAGE_LIMIT]))
         return None
     if (tool.name, tool.schema_version) != (reference.name, reference.schema_version):
         found.append(
