@@ -49,7 +49,7 @@ class TargetBreaker:
             self._trial_until = 0.0
 
     def abandoned(self) -> None:
-        """The caller left: says nothing about the target, and frees the trial."""
+        """The caller left, or the request was at fault: says nothing about the target, and frees the trial."""
         self._trial_until = 0.0
 
 

@@ -46,6 +46,6 @@ async def answer_as(identified: Identified, on: Plane) -> AsyncIterator[AsyncGen
             prompt = assemble(grounded)
             run.estimated_input_tokens = prompt.estimated_input_tokens
             route = choose(prompt, on.health.healthy)
-            pieces = stream(route, run, model=on.model, health=on.health, metrics=on.metrics)
+            pieces = stream(route, run, model=on.model, health=on.health, clock=on.clock, metrics=on.metrics)
             cited = cite(pieces, prompt, run, documents=on.documents, clock=on.clock)
             yield deliver(cited, route, run, documents=on.documents, clock=on.clock, kept=kept)

@@ -40,7 +40,9 @@ class UnsafeRole(Exception):
 class ModelFailed(Exception):
     """A target did not answer as it should. `code` is of a closed set.
 
-    unreachable | timeout_first_token | timeout_idle | deadline | status | protocol | truncated
+    unreachable | timeout_first_token | timeout_idle | deadline | status | refused | protocol | truncated
+
+    `refused`: the engine answered, and holds this request for wrong; it says nothing about the target.
     """
 
     def __init__(self, code: str, detail: str = "") -> None:

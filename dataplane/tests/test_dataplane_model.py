@@ -216,6 +216,10 @@ async def test_text_of_the_model_is_never_framing():
         pytest.param([HEAD, sse(delta("a"), delta(finish="content_filter"), DONE)], "protocol", id="other finish"),
         pytest.param([HEAD, b"data: " + b"x" * (MAX_EVENT_BYTES + 1)], "protocol", id="too large"),
         pytest.param([b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n"], "status", id="500"),
+        pytest.param([b"HTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n"], "status", id="429"),
+        pytest.param([b"HTTP/1.1 400 No\r\ncontent-length: 0\r\n\r\n"], "refused", id="G-16 400"),
+        pytest.param([b"HTTP/1.1 413 No\r\ncontent-length: 0\r\n\r\n"], "refused", id="G-16 413"),
+        pytest.param([b"HTTP/1.1 422 No\r\ncontent-length: 0\r\n\r\n"], "refused", id="G-16 422"),
         pytest.param(
             [b"HTTP/1.1 302 No\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n"],
             "status",

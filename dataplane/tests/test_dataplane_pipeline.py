@@ -25,7 +25,7 @@ from dataplane_world import (
 
 from meridian_api.v1alpha1.release import Guardrails
 from meridian_dataplane.calls import Piece
-from meridian_dataplane.doubles import MemoryIndex, MemoryTools
+from meridian_dataplane.doubles import ManualClock, MemoryIndex, MemoryTools
 from meridian_dataplane.pipeline import answer
 from meridian_dataplane.refusals import Refusal
 from meridian_dataplane.telemetry import Metrics
@@ -260,6 +260,30 @@ async def test_a_target_that_keeps_failing_is_left_alone():
     for _ in range(8):
         await world.ask()
     assert [c.target.pool for c in world.model.calls].count("small") == 5
+
+
+async def test_requests_that_the_engine_refuses_take_the_target_from_nobody():
+    """G-14, G-16, G-23: whoever sends them pays with their own answers alone."""
+    world = a_world(a_snapshot(serving=a_manifest(fallback=None)), failing("refused"))
+    for _ in range(8):
+        await world.ask()
+    world.model.script = citing
+    assert "5 days" in text_of(await world.ask())
+
+
+@pytest.mark.parametrize(("took_s", "healthy"), [(0.5, True), (3.0, False)])
+async def test_a_deadline_counts_against_a_target_that_had_its_whole_first_token_limit(took_s, healthy):
+    """G-14, G-23: a request that came to the model with little time left says nothing about it."""
+    clock = ManualClock()
+
+    def script(call):
+        clock.seconds += took_s
+        return failing("deadline")(call)
+
+    world = a_world(a_snapshot(serving=a_manifest(fallback=None)), script, clock=clock)
+    for _ in range(8):
+        await world.ask()
+    assert world.plane.health.healthy(world.plane.live.snapshot.serving.primary) is healthy
 
 
 @pytest.mark.parametrize("region", ["us-1", "global"])

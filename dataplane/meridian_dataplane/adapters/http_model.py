@@ -23,6 +23,8 @@ IDLE_S = 5.0
 CONNECT_S = 1.5
 AFTER_FINISH_S = 0.5
 """For usage and the terminator once the model has finished; both are optional (H-09)."""
+_REFUSALS = frozenset({400, 413, 422})
+"""Statuses that judge the request, not the engine (G-16)."""
 _COMPLETE = frozenset({"stop", "length"})
 
 
@@ -62,6 +64,8 @@ class HttpModel:
                 left = min(CONNECT_S, self._left(until))
                 exchange = await self._client.take(place.host, place.port, tls=place.tls, timeout_s=left)
             except EngineConnectFailed:
+                if late := self._late(call):
+                    raise late from None  # the request had no time left: that is no fault of the replica
                 self._replicas.refused(address)
                 continue
             self._replicas.in_flight[address] += 1
@@ -82,7 +86,7 @@ class HttpModel:
         except EngineBroken as broken:
             raise ModelFailed("unreachable", type(broken).__name__) from None
         if status != 200:
-            raise ModelFailed("status", str(status))
+            raise ModelFailed("refused" if status in _REFUSALS else "status", str(status))
 
     async def _pieces(self, exchange: Exchange, call: ModelCall, first_until: float) -> AsyncGenerator[Piece, None]:
         state = _Answer()

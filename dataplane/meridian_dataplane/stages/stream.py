@@ -13,7 +13,7 @@ from contextlib import aclosing
 from meridian_api.serving import Target
 from meridian_dataplane.breaker import Health
 from meridian_dataplane.calls import ModelCall, Piece, Route, StreamState, Usage
-from meridian_dataplane.ports import Model, ModelFailed
+from meridian_dataplane.ports import Clock, Model, ModelFailed
 from meridian_dataplane.run import Run
 from meridian_dataplane.telemetry import Metrics, log
 
@@ -23,7 +23,7 @@ _CHARS_PER_TOKEN_AT_MOST = 16
 
 
 async def stream(
-    route: Route, run: Run, *, model: Model, health: Health, metrics: Metrics
+    route: Route, run: Run, *, model: Model, health: Health, clock: Clock, metrics: Metrics
 ) -> AsyncGenerator[Piece, None]:
     """Pieces of one target's answer, the last with a finish reason."""
     grounded = route.prompt.grounded
@@ -40,17 +40,21 @@ async def stream(
         if not breaker.healthy():
             continue
         breaker.started()
+        call, began = _call(route, target), clock.monotonic()
         run.move(StreamState.DISPATCHED)
         run.target = target
         run.degraded = "full" if target == manifest.primary else "fallback_model"
         try:
-            async with aclosing(_bounded(model.stream(_call(route, target)), route, run)) as pieces:
+            async with aclosing(_bounded(model.stream(call), route, run)) as pieces:
                 async for piece in pieces:
                     yield piece
             breaker.succeeded()
             return
         except ModelFailed as failure:
-            breaker.failed()
+            if _is_the_requests(failure, clock.monotonic() - began, call):
+                breaker.abandoned()
+            else:
+                breaker.failed()
             metrics.model_failures.labels(f"{target.pool}@{target.version}", failure.code).inc()
             log("model_failed", target=f"{target.pool}@{target.version}", code=failure.code)
             last = failure
@@ -60,6 +64,14 @@ async def stream(
             breaker.abandoned()
             raise
     raise last
+
+
+def _is_the_requests(failure: ModelFailed, took_s: float, call: ModelCall) -> bool:
+    """Whether the request brought it on itself; else one tenant's bad requests would take the target from all (G-16, G-23).
+
+    A deadline is the target's only when the target had all the time that it may take for a first token.
+    """
+    return failure.code == "refused" or (failure.code == "deadline" and took_s < call.first_token_timeout_s)
 
 
 async def _bounded(source: AsyncGenerator[Piece, None], route: Route, run: Run) -> AsyncGenerator[Piece, None]:
