@@ -12,7 +12,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from meridian_api.serving import ServingTool
 from meridian_dataplane import telemetry
 from meridian_dataplane.adapters.jwks import HARD_EXPIRY_S, JwksKeys, parse_keys
-from meridian_dataplane.adapters.orders import MAX_RESULT_BYTES, HttpTools
+from meridian_dataplane.adapters.orders import MAX_RESULT_BYTES, HttpTools, tools_client
 from meridian_dataplane.settings import Issuer, SettingsError, read_settings
 from meridian_dataplane.stages.identify import caller_of
 from meridian_dataplane.telemetry import Metrics
@@ -178,6 +178,26 @@ async def test_whatever_the_order_service_does_becomes_an_outcome(answer, outcom
         return on_the_wire(answer)
 
     assert (await called(handler)).outcome == outcome
+
+
+async def test_no_cookie_of_one_tenant_is_sent_for_another(tmp_path):
+    """T-13, T-33: nor one of the order service to an issuer, which the same client asks."""
+    seen = []
+
+    async def handler(request):
+        seen.append(request.headers.get("cookie"))
+        cookie = {"set-cookie": f"session={request.headers.get('x-tenant')}; Domain=orders.test; Path=/"}
+        return on_the_wire(httpx.Response(200, json={"keys": []}, headers=cookie))
+
+    async with tools_client() as client:
+        client._transport = httpx.MockTransport(handler)
+        tools = HttpTools(client, {"orders": "http://orders.test"}, None)
+        for tenant in a_snapshot().tenants * 2:
+            caller = caller_of(tenant, "u_1", (), ())
+            await tools.call(TOOL, {"order_id": "A-1000"}, caller, request_id="r", traceparent="t", timeout_s=1.0)
+        keys = JwksKeys((Issuer(ISSUER, "http://orders.test/jwks"),), client, tmp_path, Metrics())
+        await keys.refresh(Issuer(ISSUER, "http://orders.test/jwks"))
+    assert seen == [None] * 5
 
 
 async def test_a_hanging_order_service_ends_at_the_timeout_and_unknown_endpoints_are_never_called():

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,8 +21,10 @@ _TOKEN_LIFE_S = 10.0
 
 
 def tools_client() -> httpx.AsyncClient:
+    """One client for every tenant, so it keeps no cookie: one tenant's would be sent for another (T-33)."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-    return httpx.AsyncClient(limits=limits, timeout=None, follow_redirects=False, trust_env=False)  # noqa: S113
+    none_kept = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return httpx.AsyncClient(limits=limits, timeout=None, follow_redirects=False, trust_env=False, cookies=none_kept)  # noqa: S113
 
 
 class HttpTools:
