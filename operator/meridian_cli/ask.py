@@ -60,7 +60,10 @@ def run(args: argparse.Namespace, transport: httpx.BaseTransport | None = None) 
         screen = Screen(sys.stdout, sys.stdout.isatty())
         show = show_json if args.json else show_event
         with httpx.Client(transport=transport, timeout=args.timeout_seconds, trust_env=False) as client:
-            return show_all(screen, ask(client, url, token, args.question, args.conversation), show)
+            ended = show_all(screen, ask(client, url, token, args.question, args.conversation), show)
+        if not (args.token or args.group or args.role):
+            hint("without --group or --role a user sees no document; the sample knows --group customers")
+        return ended
     except (Failed, NoToken, NoAddress, BadStream) as error:
         complain(str(error))
     except httpx.HTTPError as error:
@@ -149,9 +152,10 @@ def describe_refusal(response: httpx.Response) -> str:
         problem = None
     if not isinstance(problem, dict):
         return f"refused with {response.status_code}"
-    detail = problem.get("detail") or problem.get("title") or ""
+    detail = str(problem.get("detail") or problem.get("title") or "")
     retry = response.headers.get("retry-after")
     again = f"; try again in {retry} s" if retry else ""
+    detail = detail.rstrip(".") if again else detail
     named = f"{response.status_code} {problem.get('code', '')}".strip()
     return f"refused with {named}: {detail}{again} (request {problem.get('requestId')})"
 
@@ -159,6 +163,12 @@ def describe_refusal(response: httpx.Response) -> str:
 def complain(text: str) -> None:
     screen = Screen(sys.stderr, sys.stderr.isatty())
     screen.say(f"meridian ask: {text}\n", RED)
+
+
+def hint(text: str) -> None:
+    """Beside the answer, not in it: a script that reads the answer does not see it."""
+    screen = Screen(sys.stderr, sys.stderr.isatty())
+    screen.say(f"hint: {text}\n", DIM)
 
 
 def _ms(value: object) -> str:

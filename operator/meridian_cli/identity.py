@@ -1,11 +1,13 @@
 """Tokens for the command line: from the development issuer, or given."""
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 DEFAULT_ISSUER = "http://10.200.0.1:8600"
+DEFAULT_SUB = "u_8841"
 ISSUER_VARIABLE = "MERIDIAN_ISSUER"
 TIMEOUT_S = 5.0
 
@@ -19,9 +21,19 @@ class Identity:
     """Who asks. The claims of a token, without its times."""
 
     tenant: str
-    sub: str = "u_8841"
+    sub: str = DEFAULT_SUB
     groups: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
+
+
+def ask_command(identity: Identity, question: str) -> str:
+    """The `meridian ask` that a person would type to ask this as the same user."""
+    flags = ["--tenant", identity.tenant]
+    flags += ["--sub", identity.sub] if identity.sub != DEFAULT_SUB else []
+    flags += [part for group in identity.groups for part in ("--group", group)]
+    flags += [part for role in identity.roles for part in ("--role", role)]
+    quoted = f'"{question}"' if not set(question) & set('"$`\\!') else shlex.quote(question)
+    return f"meridian ask {shlex.join(flags)} {quoted}"
 
 
 def token_request(identity: Identity, ttl_s: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from meridian_cli.identity import DEFAULT_ISSUER, ISSUER_VARIABLE, Identity, NoToken, mint_token
+from meridian_cli.identity import DEFAULT_ISSUER, DEFAULT_SUB, ISSUER_VARIABLE, Identity, NoToken, mint_token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_identity_arguments(parser: argparse.ArgumentParser, tenant_required: bool = True) -> None:
     """The flags that say who asks; shared with `meridian ask`."""
     parser.add_argument("--tenant", required=tenant_required, help="for instance acme-eu")
-    parser.add_argument("--sub", default="u_8841", help="the user's id")
+    parser.add_argument("--sub", default=DEFAULT_SUB, help="the user's id")
     parser.add_argument("--group", action="append", default=[], help="an ACL group; repeatable")
     parser.add_argument("--role", action="append", default=[], help="a role; repeatable")
     parser.add_argument(

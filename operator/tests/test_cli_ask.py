@@ -3,12 +3,16 @@
 import argparse
 import json
 import os
+import shlex
+import subprocess
+import sys
 
 import httpx
 import pytest
 
 from meridian_cli import address, ask, token
 from meridian_cli.event_stream import BadStream, Event, EventReader
+from meridian_cli.identity import Identity, ask_command
 
 ISSUER, URL = "http://issuer.test", "http://dataplane.test"
 META = {"requestId": "req_1", "release": "support-3", "arm": "serving", "generation": 4}
@@ -93,6 +97,50 @@ def test_json_prints_one_event_a_line(capsys):
     assert [line["event"] for line in lines] == ["meta", "token", "token", "citations", "done"]
 
 
+@pytest.mark.parametrize(
+    ("given", "hinted"), [((), True), (("--group", "g"), False), (("--role", "r"), False), (("--token", "t"), False)]
+)
+def test_only_who_asks_without_groups_and_roles_is_told_so_and_beside_the_answer(capsys, given, hinted):
+    assert run_ask(*given) == 0
+    shown = capsys.readouterr()
+    assert ("hint:" in shown.err) == hinted
+    assert "hint:" not in shown.out
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        Identity("acme-eu"),
+        Identity("globex", sub="u_7002", groups=("a", "b c"), roles=("support_agent",)),
+    ],
+)
+@pytest.mark.parametrize("question", ["Do we refund?", 'What does "$HOME" cost? It\'s `1`!', "a\\"])
+def test_a_printed_command_asks_the_same_as_the_same_user(identity, question):
+    parser = argparse.ArgumentParser()
+    ask.add_arguments(parser)
+    printed = shlex.split(ask_command(identity, question))
+    assert printed[:2] == ["meridian", "ask"]
+    args = parser.parse_args(printed[2:])
+    assert (token.identity_from(args), args.question) == (identity, question)
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly():
+    program = (
+        "import sys, types, meridian_cli.__main__ as cli\n"
+        "many = types.ModuleType('many')\n"
+        "many.add_arguments = lambda parser: None\n"
+        "many.run = lambda args: [print('x' * 99) for _ in range(99999)] and 0\n"
+        "sys.modules['many'] = many\n"
+        "cli.COMMANDS['many'] = cli.Command('many', '')\n"
+        "sys.exit(cli.main(['many']))\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout and writer.stderr
+    writer.stdout.readline()
+    writer.stdout.close()
+    assert (writer.stderr.read(), writer.wait()) == (b"", 141)
+
+
 def test_degraded_and_abstaining_answers_are_shown_as_such(capsys):
     done = DONE | {"degraded": "snippets_only", "abstained": True}
     assert run_ask(stream=frames(("meta", META), ("done", done))) == 0
@@ -112,7 +160,7 @@ def test_a_stream_without_an_end_is_an_error(capsys):
 
 
 def test_a_refusal_is_told_in_one_line(capsys):
-    problem = {"title": "x", "detail": "no policy", "code": "tenant_unknown", "requestId": "r"}
+    problem = {"title": "x", "detail": "no policy.", "code": "tenant_unknown", "requestId": "r"}
     refusal = httpx.Response(403, json=problem, headers={"retry-after": "2"})
     assert run_ask(refusal=refusal) == 1
     said = capsys.readouterr().err

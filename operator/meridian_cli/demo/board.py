@@ -45,8 +45,9 @@ class Board:
         self.console.print(Text(text, style=style))
 
     def command(self, text: str) -> None:
-        """A command that the reader could type."""
-        self.say(f"$ {text}", "cyan")
+        """A command that the reader could type, on one line however narrow the terminal: it pastes."""
+        self._end_live()
+        self.console.print(Text(f"$ {text}", style="cyan"), soft_wrap=True)
 
     def live(self, text: str) -> None:
         """A line that replaces itself on a terminal, and is printed on change elsewhere."""

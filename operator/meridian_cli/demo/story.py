@@ -9,7 +9,7 @@ from pathlib import Path
 from meridian_cli.address import dataplane_url
 from meridian_cli.demo import asking, outage, releases, watching
 from meridian_cli.demo.board import Board
-from meridian_cli.identity import Identity
+from meridian_cli.identity import Identity, ask_command
 from meridian_cli.kubectl import NAMESPACE, condition, get, kubectl
 
 AGENT = Identity("acme-eu", groups=("support_agent",), roles=("support_agent",))
@@ -51,6 +51,11 @@ def wait_for(board: Board, what: str, condition_type: str, seconds: int) -> bool
     return met
 
 
+def put(board: Board, identity: Identity, question: str) -> asking.Told:
+    board.command(ask_command(identity, question))
+    return asking.put(identity, question)
+
+
 def onboard(board: Board, samples: Path) -> None:
     board.chapter("Onboard two tenants; acme-eu must stay in the EU")
     apply(board, samples / "00-tenants.yaml")
@@ -90,15 +95,13 @@ async def first_release(board: Board, samples: Path) -> None:
 def questions(board: Board) -> None:
     board.chapter("Ask three questions")
     asked = "Does an EU customer get an automatic refund for a duplicate charge?"
-    board.command(f'meridian ask --tenant acme-eu --group support_agent "{asked}"')
-    told = asking.put(AGENT, asked)
+    told = put(board, AGENT, asked)
     board.check(
         "an answer with citations", "cites POL-EU-009", told.error or told.cited, passed="POL-EU-009" in told.cited
     )
 
     asked = "Customer on order A-77120 was charged twice. Do we refund automatically?"
-    board.command(f'meridian ask --tenant acme-eu --group support_agent "{asked}"')
-    told = asking.put(AGENT, asked)
+    told = put(board, AGENT, asked)
     live = "delivered" in told.text.lower()
     board.check(
         "an answer with a live order",
@@ -108,8 +111,7 @@ def questions(board: Board) -> None:
     )
 
     asked = "How many moons does the planet Jupiter have?"
-    board.command(f'meridian ask --tenant acme-eu --group customers "{asked}"')
-    told = asking.put(CUSTOMER, asked)
+    told = put(board, CUSTOMER, asked)
     board.check(
         "a question without an answer",
         "abstains",
@@ -184,8 +186,7 @@ def nobody_lost(board: Board, seen: watching.Watched, what: str) -> None:
 def other_tenant(board: Board) -> None:
     board.chapter("Ask as the other tenant for what it may not see")
     asked = "What is zephyrquartz and which goodwill limit does it carry?"
-    board.command(f'meridian ask --tenant globex --group support_agent "{asked}"')
-    told = asking.put(OTHER, asked)
+    told = put(board, OTHER, asked)
     leaked = "zephyrquartz" in told.text.lower() or "POL-EU" in told.cited
     board.check(
         "another tenant's internal policy",
@@ -213,9 +214,10 @@ def look_around(board: Board, better: releases.Later, bad: releases.Later) -> No
     )
     for line in (
         "export KUBECONFIG=/var/lib/meridian/admin.kubeconfig",
+        "export PATH=$PWD/.venv/bin:$PATH        # in this checkout",
         f"kubectl -n {NAMESPACE} get pods,releases.meridian.dev",
         f"kubectl -n {NAMESPACE} describe release {bad.name}",
-        'meridian ask --tenant acme-eu --group customers "How long may a customer return unworn shoes?"',
+        ask_command(CUSTOMER, "How long may a customer return unworn shoes?"),
         "meridian status        # what runs, and where its logs are",
         "make down              # ends it all",
     ):
