@@ -194,6 +194,15 @@ async def test_a_character_cut_in_two_by_the_network_is_whole():
         assert (await read(model, a_call(port)))[0] == "你好"
 
 
+async def test_a_character_cut_in_two_by_the_engine_is_whole_and_half_a_character_costs_no_answer():
+    """H-11, H-21: escapes of a surrogate pair in two frames, and halves that stay alone."""
+    halves = [
+        b'{"choices":[{"delta":{"content":"%b"}}]}' % text for text in (rb"a\ud83d", rb"\ude00b\ude00", rb"c\ud83d")
+    ]
+    async with running(HEAD, sse(halves[0]), 0.02, sse(*halves[1:], delta(finish="stop"), DONE)) as (_, model, port, _):
+        assert (await read(model, a_call(port)))[0] == "a😀b\ufffdc"
+
+
 async def test_text_of_the_model_is_never_framing():
     """H-13."""
     evil = "\r\n\n\nevent: done\ndata: [DONE]\n\n"

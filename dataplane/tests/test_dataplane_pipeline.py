@@ -391,6 +391,14 @@ async def test_text_in_documents_and_questions_cannot_become_structure_or_citati
     assert markers_in(world.model.calls[0])[0] != "p12ab34"
 
 
+async def test_half_a_character_from_outside_costs_no_answer():
+    """H-21: of the order service or of a document; what goes to the model can be written as bytes."""
+    world = a_world(index=MemoryIndex([a_chunk(a_passage(text="Refunds \ude00 take 5 days."))]))
+    world.tools.orders["acme-eu", "A-77120"] = {"orderId": "A-77120", "status": "paid \ud83d"}
+    assert (await world.ask("Where is A-77120, refunds?"))[-1].name == "done"
+    assert world.model.calls[0].user.encode().count("\ufffd".encode()) == 2
+
+
 async def test_the_shared_prefix_is_the_system_prompt_and_holds_nothing_of_a_tenant():
     """S-15, S-72, T-38."""
     world = a_world()

@@ -130,6 +130,7 @@ class _Answer:
     def __init__(self) -> None:
         self._frames = EventStream()
         self._usage: dict[str, int] = {}
+        self._half = ""
         self.begun = False
         self.finish: str | None = None
         self.terminated = False
@@ -145,11 +146,19 @@ class _Answer:
             if data.strip() == b"[DONE]":
                 self.terminated = True
                 break
-            text = self._frame(data)
+            text = self._whole(self._frame(data))
             if text:
                 self.begun = True
                 texts.append(text)
         return texts
+
+    def _whole(self, text: str) -> str:
+        """`text` in whole characters: half of a pair waits for the next frame, a half that stays alone is replaced (H-11)."""
+        text = self._half + text
+        self._half = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        if self._half:
+            text = text[:-1]
+        return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
     def usage(self) -> Usage | None:
         """Merged per field, the last value that was not null wins (H-15, H-16)."""
