@@ -22,7 +22,7 @@ from meridian_dataplane.ports import StoreUnavailable
 from meridian_dataplane.refusals import Refusal, not_found, problem, unavailable
 from meridian_dataplane.requests import Feedback, Question, authorization, read_body
 from meridian_dataplane.stages.deliver import error_event
-from meridian_dataplane.stages.identify import bearer, identify
+from meridian_dataplane.stages.identify import identify
 from meridian_dataplane.stages.settle import ShuttingDown
 from meridian_dataplane.telemetry import log_failure
 
@@ -48,7 +48,7 @@ def answers(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
     """POST /v1/answers"""
 
     async def handle(request: Request, received: Received) -> Response:
-        bearer(received.authorization)  # whoever shows no token has no body read
+        _identified(received, plane)  # whoever shows no good token has no body read; it may be revoked meanwhile
         asked = cast("Question", await read_body(request, Question))
         whole = Received(
             received.request_id,

@@ -147,6 +147,22 @@ async def test_without_a_token_no_body_is_read():
         assert response.status_code == 401
 
 
+@pytest.mark.parametrize("path", ["/v1/answers", "/v1/feedback"])
+async def test_with_a_forged_token_no_body_is_read_either(path):
+    """H-21: 401 whatever the body is, of the wrong type, too large or slow."""
+
+    async def dripping():
+        yield b"{"
+        raise AssertionError("read")
+
+    json_ = {"content-type": "application/json"}
+    bodies = [(b'{"x": 1}', json_), (b"x", {}), (b"x" * 70_000, json_), (b"{", json_), (dripping(), json_)]
+    async with a_world().client() as client:
+        for body, headers in bodies:
+            response = await client.post(path, content=body, headers={**bearer("a.b.c"), **headers})
+            assert response.status_code == 401
+
+
 async def test_two_authorization_headers_long_ones_and_tokens_in_urls_are_refused():
     """T-11."""
     async with a_world().client() as client:
