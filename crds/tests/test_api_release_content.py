@@ -38,6 +38,15 @@ def test_a_default_written_out_is_the_same_content():
     assert digest(settings={"deadlineMs": 8000, "retrieval": {}}, tools=[]) == GOLDEN
 
 
+def test_the_order_of_tools_is_no_content():
+    """R-22: the server lets a list of type `map` be reordered in place; the same release must not be called replaced."""
+    tools = [
+        {"name": name, "schemaVersion": "2", "configMap": {"name": "t", "digest": "sha256:" + "e" * 64}}
+        for name in ("get_order", "get_refund")
+    ]
+    assert digest(tools=tools) == digest(tools=tools[::-1]) != digest(tools=tools[:1])
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -65,18 +65,13 @@ class IndexEpochSpec(ApiModel):
 
     region: RegionName
     tenants: Annotated[
-        tuple[TenantId, ...], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+        tuple[TenantId, ...], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ]
     embedding: Embedding
     chunker: Chunker = Chunker()
     normaliser: Literal["nfkc-1"] = "nfkc-1"
     sources: Annotated[
-        tuple[Source, ...],
-        Field(
-            min_length=1,
-            max_length=64,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
+        tuple[Source, ...], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ]
     min_recall_at_6: Ratio = 0.0
     """Floor that the build must reach on `goldenSet`; 0 without one."""
@@ -99,6 +94,17 @@ class IndexEpochSpec(ApiModel):
         "shards",
     )
     RULES = (
+        # Lists of type `set` and `map` would say this too, but the server compares those without their order: R-22.
+        Rule(
+            "self.tenants.all(t, self.tenants.exists_one(o, o == t))",
+            "tenants: each stands once",
+            lambda e: len(set(e.tenants)) == len(e.tenants),
+        ),
+        Rule(
+            "self.sources.all(s, self.sources.exists_one(o, o.name == s.name))",
+            "sources: each name stands once",
+            lambda e: len({s.name for s in e.sources}) == len(e.sources),
+        ),
         Rule(
             "self.sources.all(s, s.tenant in self.tenants)",
             "sources: each source's tenant must be one of spec.tenants",

@@ -58,10 +58,7 @@ class Engine(ApiModel):
     image: ImageByDigest
     args: Annotated[tuple[Argument, ...], Field(max_length=64)] = ()
     env: Annotated[
-        tuple[EnvVar, ...],
-        Field(
-            max_length=32, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-        ),
+        tuple[EnvVar, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ()
     port: Annotated[int, Field(ge=1, le=65535)] = 8080
     resources: Resources = Resources()
@@ -69,6 +66,15 @@ class Engine(ApiModel):
     weights_claim: DnsLabel | None = None
     """PersistentVolumeClaim of the same namespace, mounted read-only at /weights."""
     image_pull_secrets: Annotated[tuple[DnsLabel, ...], Field(max_length=8)] = ()
+
+    RULES = (
+        # A list of type `map` would say this too, but the server compares maps without their order: R-22.
+        Rule(
+            "self.env.all(e, self.env.exists_one(o, o.name == e.name))",
+            "engine.env: each name stands once",
+            lambda e: len({v.name for v in e.env}) == len(e.env),
+        ),
+    )
 
 
 class PoolVersion(ApiModel):

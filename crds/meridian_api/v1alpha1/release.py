@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from meridian_api.digest import canonical_json, sha256_hex
 from meridian_api.meta import (
@@ -173,6 +173,11 @@ class Approval(ApiModel):
     comment: ShortText = ""
 
 
+def _by_name(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    # The server compares lists of type `map` without their order, so it may change (R-22): it must not mean anything.
+    return tuple(sorted(tools, key=lambda tool: tool.name))
+
+
 class ReleaseSpec(ApiModel):
     """Immutable but for `intent`, `attempt`, `hold` and `approvals`."""
 
@@ -182,7 +187,10 @@ class ReleaseSpec(ApiModel):
     """Keys: `system.txt`, and `format.txt` with the version of the history format."""
     models: Models
     index: Index
-    tools: Annotated[tuple[Tool, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME)] = ()
+    tools: Annotated[
+        tuple[Tool, ...], Field(max_length=16, json_schema_extra=MAP_BY_NAME), AfterValidator(_by_name)
+    ] = ()
+    """Always by name, in the content digest and in what serves: their order is no content."""
     eval: Eval
     settings: Settings = Settings()
     rollback_to: ObjectName | None = None

@@ -61,8 +61,17 @@ class AdmissionQueue(ApiModel):
     max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = 64
     """Requests that one data-plane replica works on at the same time."""
     shed_order: Annotated[
-        tuple[Tier, ...], Field(min_length=4, max_length=4, json_schema_extra={"x-kubernetes-list-type": "set"})
+        tuple[Tier, ...], Field(min_length=4, max_length=4, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ("batch", "free_tier", "standard", "interactive_support")
+
+    RULES = (
+        # A list of type `set` would say this too, but the server compares sets without their order: R-22.
+        Rule(
+            "self.shedOrder.all(t, self.shedOrder.exists_one(o, o == t))",
+            "settings.admission.shedOrder: each tier stands once",
+            lambda a: len(set(a.shed_order)) == len(a.shed_order),
+        ),
+    )
 
 
 class Settings(ApiModel):
@@ -80,7 +89,7 @@ class Settings(ApiModel):
     """Retries may add at most this share to the request rate."""
     admission: AdmissionQueue = AdmissionQueue()
     ladder: Annotated[
-        tuple[Rung, ...], Field(min_length=1, max_length=5, json_schema_extra={"x-kubernetes-list-type": "set"})
+        tuple[Rung, ...], Field(min_length=1, max_length=5, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ("full", "no_rerank", "fallback_model", "snippets_only", "open_ticket")
 
     RULES = (
@@ -104,4 +113,9 @@ class Settings(ApiModel):
             lambda s: s.side_effect_calls.retries == 0,
         ),
         Rule("self.ladder[0] == 'full'", "settings.ladder must begin with full", lambda s: s.ladder[0] == "full"),
+        Rule(
+            "self.ladder.all(r, self.ladder.exists_one(o, o == r))",
+            "settings.ladder: each rung stands once",
+            lambda s: len(set(s.ladder)) == len(s.ladder),
+        ),
     )
