@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +16,7 @@ MAX_BODY_BYTES = 65_536
 MAX_AUTHORIZATION_BYTES = 8_192
 BODY_S = 10.0
 _MAX_DEPTH = 8
+_PARAMETER = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
 
 
 class _Body(BaseModel):
@@ -48,6 +50,15 @@ def authorization(request: Request) -> str:
     if any("token" in name.lower() or name.lower() == "authorization" for name in request.query_params):
         raise Refusal(400, "token_in_url", "A token belongs into the Authorization header.")
     return values[0] if values else ""
+
+
+def known_parameters(request: Request, known: tuple[str, ...]) -> None:
+    """Refuses any other: a token goes by many names, and what is not read must not look as if it were (T-11)."""
+    for name in request.query_params:
+        if name not in known:
+            # A value without a name is read as one; nothing that looks like a value is echoed.
+            shown = name if _PARAMETER.fullmatch(name) else "a parameter"
+            raise Refusal(400, "query", f"Unknown in the query: {shown}.")
 
 
 async def read_body(request: Request, shape: type[BaseModel]) -> BaseModel:

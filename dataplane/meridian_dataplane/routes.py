@@ -20,7 +20,7 @@ from meridian_dataplane.pipeline import answer
 from meridian_dataplane.plane import Plane
 from meridian_dataplane.ports import StoreUnavailable
 from meridian_dataplane.refusals import Refusal, not_found, problem, unavailable
-from meridian_dataplane.requests import Feedback, Question, authorization, read_body
+from meridian_dataplane.requests import Feedback, Question, authorization, known_parameters, read_body
 from meridian_dataplane.stages.deliver import error_event
 from meridian_dataplane.stages.identify import identify
 from meridian_dataplane.stages.settle import ShuttingDown
@@ -130,11 +130,11 @@ def documents(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
             raise unavailable("store_unavailable", "Documents cannot be read at the moment.") from None
         raise not_found()
 
-    return _refusing(plane, handle)
+    return _refusing(plane, handle, "version")
 
 
-def _refusing(plane: Plane, handle: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """The one place where a Refusal becomes a response."""
+def _refusing(plane: Plane, handle: Handler, *known: str) -> Callable[[Request], Awaitable[Response]]:
+    """The one place where a Refusal becomes a response. `known` are the names that the query may have."""
 
     async def endpoint(request: Request) -> Response:
         request_id = trace.new_request_id()
@@ -148,6 +148,7 @@ def _refusing(plane: Plane, handle: Handler) -> Callable[[Request], Awaitable[Re
                 locale=None,
                 arrived_at=plane.clock.monotonic(),
             )
+            known_parameters(request, known)
             return await handle(request, received)
         except Refusal as refusal:
             return refused(refusal, request_id, plane)

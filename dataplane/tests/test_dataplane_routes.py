@@ -174,6 +174,22 @@ async def test_two_authorization_headers_long_ones_and_tokens_in_urls_are_refuse
         assert (await client.post(url, json=QUESTION, headers=bearer())).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [("jwt=%s", "jwt"), ("bearer=%s", "bearer"), ("auth=%s", "auth"), ("version=3&tenant=%s", "tenant"), ("%s", None)],
+)
+async def test_a_query_that_no_route_reads_is_refused_and_its_value_never_told(query, named):
+    """T-11: a token by any other name, or by none."""
+    token = a_token()
+    async with a_world().client() as client:
+        for method, path in (("POST", "/v1/answers"), ("POST", "/v1/feedback"), ("GET", "/v1/documents/POL-1")):
+            response = await client.request(method, f"{path}?{query % token}", json=QUESTION, headers=bearer())
+            assert (response.status_code, response.json()["code"]) == (400, "query")
+            assert token[:30] not in response.text
+            if path.startswith("/v1/documents"):
+                assert (named or "a parameter") in response.json()["detail"]
+
+
 async def test_identity_headers_of_a_client_have_no_effect():
     """T-13, T-15."""
     world = a_world()
