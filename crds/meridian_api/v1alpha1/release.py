@@ -23,6 +23,7 @@ from meridian_api.meta import (
     Sha256,
     ShortText,
     Timestamp,
+    instant,
 )
 from meridian_api.v1alpha1.settings import Settings
 from meridian_api.v1alpha1.tenantpolicy import ToolName
@@ -140,6 +141,14 @@ class FreezeWindow(ApiModel):
 
     start: Timestamp
     end: Timestamp
+
+    RULES = (
+        Rule(
+            "self.start < self.end",
+            "freezeWindows: end must be after start",
+            lambda w: instant(w.start) < instant(w.end),
+        ),
+    )
 
 
 class Rollout(ApiModel):
