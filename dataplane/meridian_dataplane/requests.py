@@ -16,6 +16,7 @@ MAX_BODY_BYTES = 65_536
 MAX_AUTHORIZATION_BYTES = 8_192
 BODY_S = 10.0
 _MAX_DEPTH = 8
+_JSON = re.compile(r"application/json[ \t]*(;[ \t]*charset=(utf-8|\"utf-8\"))?", re.IGNORECASE)
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}")
 
 
@@ -63,10 +64,9 @@ def known_parameters(request: Request, known: tuple[str, ...]) -> None:
 
 async def read_body(request: Request, shape: type[BaseModel]) -> BaseModel:
     """The checked body. Raises Refusal (400, 408, 413, 415, 422) naming fields, never repeating values."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if kind != "application/json" or encoding != "identity":
-        raise Refusal(415, "media_type", "Send application/json without content encoding.")
+    kinds, encodings = (request.headers.getlist(name) for name in ("content-type", "content-encoding"))
+    if len(kinds) != 1 or not _JSON.fullmatch(kinds[0]) or [e.lower() for e in encodings] not in ([], ["identity"]):
+        raise Refusal(415, "media_type", "Send application/json, in UTF-8 and without content encoding, said once.")
     raw = await _bounded(request)
     try:
         text = raw.decode("utf-8")

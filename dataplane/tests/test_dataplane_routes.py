@@ -132,6 +132,28 @@ async def test_compressed_and_foreign_bodies_are_415():
             assert response.status_code == 415
 
 
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (415, [("content-type", "application/json"), ("content-type", "text/plain")]),
+        (415, [("content-type", "application/json"), ("content-type", "application/json")]),
+        (415, [("content-type", "application/json; charset=utf-16")]),
+        (415, [("content-type", "application/json; charset=utf-8; charset=utf-16")]),
+        (415, [("content-type", "application/json, application/json")]),
+        (415, [("content-type", "application/json"), ("content-encoding", "identity"), ("content-encoding", "gzip")]),
+        (415, [("content-type", "application/json"), ("content-encoding", "identity, gzip")]),
+        (200, [("content-type", "Application/JSON ;charset=UTF-8"), ("content-encoding", "identity")]),
+        (200, [("content-type", 'application/json; charset="utf-8"')]),
+    ],
+)
+async def test_a_body_said_to_be_of_two_kinds_is_415(status, sent):
+    """H-32."""
+    async with a_world().client() as client:
+        body = json.dumps(QUESTION).encode()
+        response = await client.post("/v1/answers", content=body, headers=[*bearer().items(), *sent])
+        assert response.status_code == status
+
+
 async def test_requests_without_a_valid_token_are_401():
     """T-01, S-10: also when there is no header, another scheme, or two words."""
     async with a_world().client() as client:
