@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+INTERRUPTED = 130  # what a shell reports of a command that Ctrl-C ended
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +34,26 @@ def status(_: argparse.Namespace) -> int:
     """Say what runs; exit code 1 when something does not."""
     from meridian_cluster.status import status as look
 
-    return look()
+    return _told(look)
 
 
-def _told(work: Callable[[], None]) -> int:
+def _told(work: Callable[[], int | None]) -> int:
     """Run it; a failure is one message for a person, not a traceback."""
     try:
-        work()
-    except (RuntimeError, OSError) as error:
+        return work() or 0
+    except subprocess.CalledProcessError as error:
+        print(f"meridian: {_ended(error)}", file=sys.stderr)
+    except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
         print(f"meridian: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except KeyboardInterrupt:
+        print("meridian: interrupted; run it again to go on, or `meridian down` to end it all", file=sys.stderr)
+        return INTERRUPTED
+    return 1
+
+
+def _ended(error: subprocess.CalledProcessError, lines: int = 3) -> str:
+    """Which program failed and its last words: the whole command line would hide them."""
+    said = error.stderr or error.stdout or ""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    words = "; ".join(line.strip() for line in text.strip().splitlines()[-lines:])
+    return f"{Path(error.cmd[0]).name} failed with exit code {error.returncode}" + (f": {words}" if words else "")

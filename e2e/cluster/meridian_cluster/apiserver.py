@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from meridian_cluster import binaries, certificates, layout, waiting
+from meridian_cluster import binaries, certificates, kept_files, layout, waiting
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,11 @@ def write_credentials(endpoint: Endpoint) -> None:
     rows = []
     for account in ACCOUNTS:
         path = endpoint.pki / f"{account.name}.kubeconfig"
-        token = _token_in(path) if path.exists() else secrets.token_hex(24)
-        path.touch(mode=0o600)
-        path.write_text(kubeconfig(endpoint, account.name, token))
+        token = _token_in(path) if kept_files.document(path) else secrets.token_hex(24)
+        kept_files.write(path, kubeconfig(endpoint, account.name, token))
         groups = f',"{",".join(account.groups)}"' if account.groups else ""
         rows.append(f"{token},{account.user},{account.name}{groups}\n")
-    tokens = endpoint.pki / "tokens.csv"
-    tokens.touch(mode=0o600)
-    tokens.write_text("".join(rows))
+    kept_files.write(endpoint.pki / "tokens.csv", "".join(rows))
 
 
 def _token_in(kubeconfig_file: Path) -> str:

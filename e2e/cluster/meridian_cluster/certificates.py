@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from meridian_cluster import kept_files
 
 AUTHORITY_LIFE = dt.timedelta(days=3650)
 SERVING_LIFE = dt.timedelta(days=365)
@@ -38,23 +42,35 @@ def _pair(folder: Path, name: str) -> Pair:
     return Pair(folder / f"{name}.crt", folder / f"{name}.key")
 
 
-def _good(pair: Pair) -> x509.Certificate | None:
-    """The certificate, when both files exist and it is far from its end."""
-    if not (pair.certificate.exists() and pair.key.exists()):
+def kept_key(path: Path) -> PrivateKeyTypes | None:
+    """The private key in this file; None when there is none, or half of one from a run that was interrupted."""
+    try:
+        return serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (FileNotFoundError, ValueError):
         return None
-    certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+
+
+def _good(pair: Pair) -> x509.Certificate | None:
+    """The certificate, when both files are whole, belong together, and it is far from its end."""
+    key = kept_key(pair.key)
+    try:
+        certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    if key is None or key.public_key() != certificate.public_key():
+        return None
     left = certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)
     return certificate if left > RENEW_BEFORE else None
 
 
 def _write(pair: Pair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     pair.certificate.parent.mkdir(parents=True, exist_ok=True)
-    pair.key.touch(mode=0o600)
-    pair.key.write_bytes(_private_pem(key))
-    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    kept_files.write(pair.key, private_pem(key))
+    kept_files.write(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+def private_pem(key: PrivateKeyTypes) -> bytes:
+    """A private key as a file holds it: PKCS 8 without a passphrase."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -119,6 +135,15 @@ def client(by: Pair, folder: Path, user: str, group: str) -> Pair:
     return _issue(by, _pair(folder, user), subject, names, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
+def _signed(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
+    """Every authority made here has the same name, so only the signature tells a former one's certificates."""
+    try:
+        certificate.verify_directly_issued_by(signer)
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
 def _issue(
     by: Pair,
     pair: Pair,
@@ -128,7 +153,7 @@ def _issue(
 ) -> Pair:
     signer = x509.load_pem_x509_certificate(by.certificate.read_bytes())
     kept = _good(pair)
-    if kept and kept.issuer == signer.subject:
+    if kept and _signed(kept, signer):
         extension = kept.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         if list(extension) == list(names):
             return pair
@@ -150,8 +175,7 @@ def _issue(
 def service_account_key(folder: Path) -> Path:
     """The RSA key that signs ServiceAccount tokens; made when it is missing."""
     path = folder / "service-accounts.key"
-    if not path.exists():
+    if kept_key(path) is None:
         folder.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_bytes(_private_pem(rsa.generate_private_key(65537, 2048)))
+        kept_files.write(path, private_pem(rsa.generate_private_key(65537, 2048)))
     return path

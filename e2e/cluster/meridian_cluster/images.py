@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from meridian_cluster import base_image, binaries, containers, layout, site_packages
+from meridian_cluster import base_image, binaries, containers, kept_files, layout, site_packages
 
 Report = Callable[[str], None]
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", "tests")
@@ -50,9 +50,9 @@ def image_refs() -> dict[str, str]:
     """`docker.io/meridian/NAME@sha256:...` of each of the project's images that has been built."""
     refs = {}
     for image in IMAGES:
-        record = _record(image.name)
-        if record.exists():
-            refs[image.name] = f"{image.repository}@{json.loads(record.read_text())['digest']}"
+        record = kept_files.document(_record(image.name))
+        if record:
+            refs[image.name] = f"{image.repository}@{record['digest']}"
     return refs
 
 
@@ -118,8 +118,8 @@ KSERVE = "docker.io/meridian/kserve-controller:local"
 def prune() -> None:
     """Forget every image that is not the newest build of its name. Only while nothing runs: a
     release of an older build may still be served."""
-    records = [json.loads(path.read_text()) for path in layout.cache("images").glob("*.json")]
-    kept = {record["digest"] for record in records}
+    records = [kept_files.document(path) for path in layout.cache("images").glob("*.json")]
+    kept = {record["digest"] for record in records if record}
     stale = [name for name, digest in containers.images().items() if digest not in kept]
     if stale:
         containers.ctr("images", "rm", "--sync", *stale, check=False)
@@ -140,7 +140,7 @@ def _ensure(
 ) -> None:
     """Build when the key has changed, import when containerd does not have that build."""
     record = _record(name)
-    known = json.loads(record.read_text()) if record.exists() else {}
+    known = kept_files.document(record)
     present = containers.images()
     if known.get("key") == key and present.get(tag) == known.get("digest"):
         return
@@ -161,4 +161,4 @@ def _ensure(
     digest = containers.images()[tag]
     by_digest = f"{tag.rsplit(':', 1)[0]}@{digest}"
     containers.ctr("images", "tag", "--force", tag, by_digest)
-    record.write_text(json.dumps({"key": key, "digest": digest, "tag": tag}))
+    kept_files.write(record, json.dumps({"key": key, "digest": digest, "tag": tag}))

@@ -10,7 +10,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from meridian_cluster import kubectl, layout, rendering
+from meridian_cluster import certificates, kept_files, kubectl, layout, rendering
 from meridian_cluster.postgres_roles import Dsns
 
 POSTGRES_SECRET = "meridian-postgres"
@@ -34,9 +34,8 @@ def apply_kinds() -> int:
 def kept_secret(name: str) -> str:
     """A random text that is made once and kept in a file only root may read."""
     path = layout.SECRETS / name
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_urlsafe(32))
+    if not kept_files.whole(path):
+        kept_files.write(path, secrets.token_urlsafe(32))
     return path.read_text()
 
 
@@ -45,17 +44,10 @@ def signing_key(path: Path) -> tuple[str, str, str]:
 
     Made once; the id is derived from the public key, so that it can never name another one.
     """
-    if not path.exists():
-        made = ed25519.Ed25519PrivateKey.generate()
-        path.touch(mode=0o600)
-        path.write_bytes(
-            made.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    key = certificates.kept_key(path)
+    if key is None:
+        key = ed25519.Ed25519PrivateKey.generate()
+        kept_files.write(path, certificates.private_pem(key))
     public = key.public_key()
     der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -22,12 +22,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from meridian_cluster import layout, postgres_roles, processes, waiting
+from meridian_cluster import kept_files, layout, postgres_roles, processes, waiting
 from meridian_cluster.postgres_roles import Dsns
 
 USER = "meridian-postgres"
 DATABASE = "meridian"
 NAME = "postgres"  # of the recorded process
+_MAP = "map=administrators"
+_RULES = f"local all postgres peer {_MAP}\nhost  all postgres all reject\nhost  all all      all scram-sha-256\n"
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,25 @@ def binaries() -> Path:
 
 
 def initialise(instance: Instance, user: str | None, *, durable: bool) -> None:
-    """Create the data folder with its access rules; does nothing when it exists."""
-    if (instance.data / "PG_VERSION").exists():
+    """Create the data folder with its access rules; does nothing when it exists.
+
+    It gets its name when it is complete. One without our rules is what an interrupted run left and is made anew, as
+    nobody could write to it yet; where a server has run, there may be data, and only the rules are written.
+    """
+    if has_rules(instance):
         return
-    for folder in (instance.data, instance.sockets):
+    if (instance.data / "postmaster.opts").exists():
+        _write_rules(instance.data)
+        return
+    staging = instance.data.with_name(f"{instance.data.name}.partial")
+    for folder in (instance.data, staging):
+        if folder.exists():
+            shutil.rmtree(folder)
+    for folder in (staging, instance.sockets):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if user:
             shutil.chown(folder, user, user)
-    command: list[str | Path] = [binaries() / "initdb", "--pgdata", instance.data]
+    command: list[str | Path] = [binaries() / "initdb", "--pgdata", staging]
     command += ["--username", "postgres", "--encoding", "UTF8", "--no-locale", "--no-instructions"]
     command += ["--auth-local", "peer", "--auth-host", "scram-sha-256"]
     command += [] if durable else ["--no-sync"]
@@ -106,13 +119,21 @@ def initialise(instance: Instance, user: str | None, *, durable: bool) -> None:
         command, check=True, capture_output=True, user=user, group=user,
         extra_groups=[] if user else None, cwd="/",
     )  # fmt: skip
+    _write_rules(staging)
+    staging.rename(instance.data)
+
+
+def has_rules(instance: Instance) -> bool:
+    """Whether the data folder has our access rules, which are written after everything else."""
+    files = [instance.data / name for name in ("PG_VERSION", "pg_ident.conf", "pg_hba.conf")]
+    return all(map(kept_files.whole, files)) and _MAP in files[-1].read_text()
+
+
+def _write_rules(data: Path) -> None:
     who = sorted({"root", USER, getpass.getuser()})
-    (instance.data / "pg_ident.conf").write_text("".join(f"administrators {name} postgres\n" for name in who))
-    (instance.data / "pg_hba.conf").write_text(
-        "local all postgres peer map=administrators\n"
-        "host  all postgres all reject\n"
-        "host  all all      all scram-sha-256\n"
-    )
+    identities = "".join(f"administrators {name} postgres\n" for name in who)
+    kept_files.write(data / "pg_ident.conf", identities, mode=0o644)
+    kept_files.write(data / "pg_hba.conf", _RULES, mode=0o644)
 
 
 def _command(instance: Instance, *, durable: bool) -> list[str | Path]:
@@ -146,6 +167,8 @@ def up() -> Dsns:
     """Start the installation's database and make its roles. Idempotent; passwords are kept."""
     layout.prepare_state()
     instance, user = installation(), ensure_user()
+    if not has_rules(instance):  # a server that an interrupted run left would let nobody in
+        processes.stop(NAME, grace=10, first=signal.SIGINT)
     initialise(instance, user, durable=True)
     processes.start(NAME, _command(instance, durable=True), user=user)
     waiting.until(

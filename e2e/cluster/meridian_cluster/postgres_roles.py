@@ -16,6 +16,8 @@ from pathlib import Path
 import psycopg
 from psycopg import conninfo, sql
 
+from meridian_cluster import kept_files
+
 ROLES = ("meridian_owner", "meridian_app", "meridian_ingest", "meridian_evidence")
 ATTRIBUTES = "login nosuperuser nobypassrls nocreatedb nocreaterole noreplication"
 
@@ -47,12 +49,11 @@ def accepts(dsn: str) -> bool:
 def kept_passwords(folder: Path) -> dict[str, str]:
     """One random password for each role, the same on every call, in a file only root may read."""
     path = folder / "postgres-passwords.json"
-    if path.exists():
-        kept: dict[str, str] = json.loads(path.read_text())
+    kept: dict[str, str] = kept_files.document(path)
+    if kept:
         return kept
     passwords = {role: secrets.token_urlsafe(24) for role in ROLES}
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(passwords))
+    kept_files.write(path, json.dumps(passwords))
     return passwords
 
 

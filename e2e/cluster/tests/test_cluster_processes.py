@@ -12,16 +12,6 @@ from meridian_cluster import layout, processes
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-@pytest.fixture
-def state(tmp_path, monkeypatch):
-    """The state folder of a test: nothing of the machine's own installation is touched."""
-    for name in ("STATE", "RUN", "LOGS", "PKI", "SECRETS"):
-        folder = tmp_path if name == "STATE" else tmp_path / name.lower()
-        monkeypatch.setattr(layout, name, folder)
-    layout.prepare_state()
-    return tmp_path
-
-
 def test_a_started_process_is_found_again_and_ended(state):
     assert processes.start("sleeper", SLEEP)
     identity = processes.running("sleeper")
