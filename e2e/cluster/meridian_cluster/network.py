@@ -11,7 +11,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from meridian_cluster import layout
+from meridian_cluster import kept_files, layout
 
 # Kernel settings that we, kubelet or kube-proxy change.
 _SETTINGS = (
@@ -49,7 +49,11 @@ CNI_CONFIGURATION = {
 
 
 def _run(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(argv, capture_output=True, text=True)
+    """A program that is not installed fails like any other: what it would have undone, nobody did."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(argv, 127, stdout="", stderr=f"{argv[0]} is not installed")
 
 
 def _must(*argv: str) -> None:
@@ -77,13 +81,13 @@ def _fences() -> list[tuple[str, ...]]:
 
 def open_up() -> None:
     """Add the node's address and the fences. Idempotent."""
-    if not _FORMER.exists():
+    if not kept_files.document(_FORMER):
         former = {}
         for name in _SETTINGS:
             path = Path("/proc/sys") / name
             if path.exists():
                 former[name] = path.read_text().strip()
-        _FORMER.write_text(json.dumps(former))
+        kept_files.write(_FORMER, json.dumps(former))
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     if layout.NODE_ADDRESS not in _run("ip", "-o", "addr", "show", "dev", "lo").stdout:
         _must("ip", "addr", "add", f"{layout.NODE_ADDRESS}/32", "dev", "lo")
@@ -105,15 +109,12 @@ def close_down() -> None:
             _run("ip", "netns", "del", line.split()[0])  # takes the pod's veth pair along
     _run("ip", "link", "del", _BRIDGE)
     _run("ip", "addr", "del", f"{layout.NODE_ADDRESS}/32", "dev", "lo")
-    try:
-        former: dict[str, str] = json.loads(_FORMER.read_text())
-    except (OSError, ValueError):
-        return
+    former: dict[str, str] = kept_files.document(_FORMER)
     for name, value in former.items():
         path = Path("/proc/sys") / name
         if path.read_text().strip() != value:
             path.write_text(value)
-    _FORMER.unlink()
+    _FORMER.unlink(missing_ok=True)
 
 
 def _remove_chains(family: str, table: str) -> None:
