@@ -26,7 +26,7 @@ STEPS = 5
 def down(*, quiet: bool = False) -> None:
     """End everything. Safe when nothing runs, and after a crash in the middle of `up`."""
     narrator = Narrator(STEPS, quiet=quiet)
-    with alone():
+    with alone(narrator.say):
         with narrator.step("Kubernetes' controllers and kubelet"):
             for name in _BEFORE_CONTAINERS:
                 processes.stop(name, grace=3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from meridian_cluster import (
@@ -30,11 +31,19 @@ STEPS = 14
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Hold the lock that `up` and `down` share; waits while the other runs."""
+def alone(say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock that `up` and `down` share; says who holds it while it waits."""
     layout.prepare_state()
-    with (layout.STATE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (layout.STATE / "lock").open("a+") as lock:  # not "w": the other's pid is in it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            say(f"another meridian up or down runs (pid {lock.read().strip() or 'unknown'}); waiting")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
         yield
 
 
@@ -53,7 +62,7 @@ def up(*, quiet: bool = False) -> None:
     """Bring everything up. Raises what the first failing step raised; run it again after a fix."""
     toolchain.check_machine()
     narrator = Narrator(STEPS, quiet=quiet)
-    with alone():
+    with alone(narrator.say):
         _machine(narrator)
         _cluster(narrator)
         refs = _images(narrator)
