@@ -86,9 +86,9 @@ def described(answers: Endpoint, feedback: Endpoint, documents: Endpoint) -> Fas
         *_OF_BODIES,
         429,
     )
-    add("/v1/feedback", "POST", feedback, "feedback", _operation(Feedback, 202, None, "Taken."), *_OF_BODIES, 404)
+    add("/v1/feedback", "POST", feedback, "feedback", _operation(Feedback, 202, None, "Taken."), *_OF_BODIES, 404, 429)
     page = _operation(None, 200, "application/json", "The document as this caller may see it.", _DOCUMENT)
-    add("/v1/documents/{doc_id}", "GET", documents, "document", {**page, "parameters": [_DOC_ID, _VERSION]}, 404)
+    add("/v1/documents/{doc_id}", "GET", documents, "document", {**page, "parameters": [_DOC_ID, _VERSION]}, 404, 429)
     return app
 
 

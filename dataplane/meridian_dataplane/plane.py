@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from meridian_api.serving import Snapshot
+from meridian_api.serving import ServingTenant, Snapshot
 from meridian_dataplane.adapters import embedding
 from meridian_dataplane.adapters.http_model import HttpModel, model_client
 from meridian_dataplane.adapters.jwks import JwksKeys
@@ -34,7 +34,7 @@ from meridian_dataplane.ports import (
     Tools,
     UnsafeRole,
 )
-from meridian_dataplane.refusals import unavailable
+from meridian_dataplane.refusals import busy, unavailable
 from meridian_dataplane.settings import Settings
 from meridian_dataplane.spool import WRITERS, Spool
 from meridian_dataplane.stages.admit import Admission
@@ -48,6 +48,23 @@ _OPENING_S = 3.0
 _WRITE_CONNECTIONS = WRITERS + 2
 """One for each writer of the spool, so that none waits for another, and two for feedback."""
 _SPOOL_DRAIN_S = 5.0
+
+
+class TenantAdmission(Admission):
+    """Counts what needs no permit too: a tenant has one cap for all of its requests, whatever their route (G-07, G-23)."""
+
+    @contextmanager
+    def counted(self, tenant: ServingTenant) -> Iterator[None]:
+        """One request of `tenant` for the body's time; it never waits. Raises Refusal."""
+        if self._per_tenant[tenant.tenant_id] >= tenant.budgets.concurrent_requests:
+            raise busy("tenant_concurrency", "Your tenant has too many requests in flight.", 1)
+        self._per_tenant[tenant.tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._per_tenant[tenant.tenant_id] -= 1
+            if not self._per_tenant[tenant.tenant_id]:
+                del self._per_tenant[tenant.tenant_id]
 
 
 @dataclass
@@ -64,7 +81,7 @@ class Plane:
     tools: Tools
     role: RoleCheck
     metrics: Metrics
-    admission: Admission
+    admission: TenantAdmission
     health: Health
     spool: Spool
     retries: RetryBudget = field(default_factory=RetryBudget)
@@ -117,7 +134,7 @@ def assemble_plane(
         tools=tools,
         role=role,
         metrics=metrics,
-        admission=Admission(clock, metrics),
+        admission=TenantAdmission(clock, metrics),
         health=Health(clock),
         spool=Spool(records, metrics),
     )

@@ -67,8 +67,8 @@ def answers(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
 def feedback(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
     """POST /v1/feedback"""
 
-    async def handle(request: Request, received: Received) -> Response:
-        caller = _identified(received, plane).caller
+    async def handle(request: Request, identified: Identified) -> Response:
+        caller = identified.caller
         given = cast("Feedback", await read_body(request, Feedback))
 
         async def note() -> bool:
@@ -89,16 +89,15 @@ def feedback(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
                         raise not_found()
         except (StoreUnavailable, TimeoutError):
             raise unavailable("store_unavailable", "Feedback cannot be stored at the moment.") from None
-        return Response(status_code=202, headers=_headers(received))
+        return Response(status_code=202, headers=_headers(identified.received))
 
-    return _refusing(plane, handle)
+    return _refusing(plane, _counted(plane, handle))
 
 
 def documents(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
     """GET /v1/documents/{docId}?version=N"""
 
-    async def handle(request: Request, received: Received) -> Response:
-        identified = _identified(received, plane)
+    async def handle(request: Request, identified: Identified) -> Response:
         doc_id, version = request.path_params["doc_id"], _version(request)
         if not _DOC_ID.fullmatch(doc_id):
             raise not_found()
@@ -125,12 +124,23 @@ def documents(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
                         "current": found.current,
                     }
                     raw = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-                    return Response(raw, media_type="application/json", headers=_headers(received))
+                    return Response(raw, media_type="application/json", headers=_headers(identified.received))
         except (StoreUnavailable, TimeoutError):
             raise unavailable("store_unavailable", "Documents cannot be read at the moment.") from None
         raise not_found()
 
-    return _refusing(plane, handle, "version")
+    return _refusing(plane, _counted(plane, handle), "version")
+
+
+def _counted(plane: Plane, handle: Callable[[Request, Identified], Awaitable[Response]]) -> Handler:
+    """Whoever is known counts against the tenant's cap while the request runs, its body's arrival included."""
+
+    async def counted(request: Request, received: Received) -> Response:
+        identified = _identified(received, plane)
+        with plane.admission.counted(identified.caller.tenant):
+            return await handle(request, identified)
+
+    return counted
 
 
 def _refusing(plane: Plane, handle: Handler, *known: str) -> Callable[[Request], Awaitable[Response]]:

@@ -289,6 +289,26 @@ async def test_one_tenant_cannot_take_more_than_its_cap():
     await first
 
 
+async def test_documents_and_feedback_count_against_the_same_cap_as_answers():
+    """G-07, G-23: no route is beside it, nobody waits, and only the tenant's own requests suffer."""
+    tenants = [a_tenant(budgets={"concurrentRequests": 1}), a_tenant("globex")]
+    world = a_world(a_snapshot(tenants=tenants), script=lambda call: [0.3, *citing(call)])
+    given = {"requestId": "f" * 32, "outcome": "resolved"}
+    others = bearer(a_token(tenant="globex"))
+    first = asyncio.create_task(ask(world))
+    await asyncio.sleep(0.1)
+    async with world.client() as client:
+        for method, path in (("GET", "/v1/documents/POL-1"), ("POST", "/v1/feedback")):
+            response = await client.request(method, path, json=given, headers=bearer())
+            assert (response.status_code, response.json()["code"]) == (429, "tenant_concurrency")
+            assert (await client.request(method, path, json=given, headers=others)).status_code == 404
+        await first
+        with world.plane.admission.counted(world.plane.live.snapshot.tenants[0]):
+            assert (await ask(world)).json()["code"] == "tenant_concurrency"
+        assert (await client.get("/v1/documents/POL-1", headers=bearer())).status_code == 200
+    assert not world.plane.admission._per_tenant
+
+
 async def test_feedback_belongs_to_the_subject_that_asked():
     """T-34: another subject, another tenant and an unknown id get the same 404."""
     world = a_world()
