@@ -81,10 +81,11 @@ async def _bounded(source: AsyncGenerator[Piece, None], route: Route, run: Run) 
         async for piece in pieces:
             if piece.text and not run.has_content:
                 run.move(StreamState.FIRST_CONTENT)
+            left = most - run.received_chars
             run.received_chars += len(piece.text)
             run.usage = piece.usage or run.usage
-            if run.received_chars > most:
-                yield Piece(piece.text, "length", piece.usage)
+            if len(piece.text) > left:
+                yield Piece(piece.text[:left], "length", piece.usage)
                 return
             yield piece
 
