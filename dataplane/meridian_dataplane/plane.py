@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +49,10 @@ _OPENING_S = 3.0
 _WRITE_CONNECTIONS = WRITERS + 2
 """One for each writer of the spool, so that none waits for another, and two for feedback."""
 _SPOOL_DRAIN_S = 5.0
+_BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.25, 10.0
+"""Between two beginnings of background work; what ran for longer than the most begins at the first again."""
+
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class TenantAdmission(Admission):
@@ -185,16 +190,16 @@ async def build_plane(settings: Settings, *, poll_configuration: bool = True) ->
         # Loading the embedding model takes longer than a retrieval may; no request shall pay for it.
         await embedding.embed_question("warm up")
         await _searched_once(plane, settings.retrieval_permits)
-        work: list[Coroutine[Any, Any, None]] = [
-            plane.spool.run(),
-            keys.run(),
-            check_role(plane),
+        work: list[Work] = [
+            plane.spool.run,
+            keys.run,
+            lambda: check_role(plane),
         ]
         if poll_configuration:
             if settings.config_url is not None:
-                work.append(poll(live, source, settings.replica, tools))
-            work.append(watch_mount(live, is_contact=settings.config_url is None))
-        tasks = [asyncio.create_task(_kept_alive(one)) for one in work]
+                work.append(lambda: poll(live, source, settings.replica, tools))
+            work.append(lambda: watch_mount(live, is_contact=settings.config_url is None))
+        tasks = [asyncio.create_task(kept_alive(one)) for one in work]
         try:
             yield plane
         finally:
@@ -245,10 +250,18 @@ async def check_role(plane: Plane) -> None:
             return
 
 
-async def _kept_alive(work: Coroutine[Any, Any, Any]) -> None:
-    """Background work that ends by a fault of ours is said aloud, not lost with its task."""
-    try:
-        await work
-    except Exception as broken:
-        log_failure("background_work_ended", broken)
-        raise
+async def kept_alive(work: Work) -> None:
+    """Begins `work` again when it ends by a fault of ours: without it a replica would stay ready and hear nothing any more."""
+    backoff = _BACKOFF_FIRST_S
+    while True:
+        began = asyncio.get_running_loop().time()
+        try:
+            await work()
+        except Exception as broken:  # noqa: BLE001
+            if asyncio.get_running_loop().time() - began > _BACKOFF_MOST_S:
+                backoff = _BACKOFF_FIRST_S
+            log_failure("background_work_ended", broken, seconds=round(backoff, 2))
+            await asyncio.sleep(backoff * random.uniform(0.5, 1.5))  # noqa: S311
+            backoff = min(backoff * 2, _BACKOFF_MOST_S)
+        else:
+            return

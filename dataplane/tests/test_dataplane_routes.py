@@ -19,7 +19,7 @@ from dataplane_world import (
     saying,
 )
 
-from meridian_dataplane import routes
+from meridian_dataplane import plane, routes
 from meridian_dataplane.app import admin_app, public_app
 from meridian_dataplane.calls import Event, Piece
 
@@ -469,6 +469,31 @@ async def test_a_silent_stream_gets_comments_between_events(monkeypatch):
     body = (await ask(world)).text
     assert "\n\n: ping\n\n" in body
     assert events_of(body)[-1][0] == "done"
+
+
+async def test_background_work_that_breaks_begins_again(monkeypatch):
+    """The kind of K-02: never ready and deaf. The pauses grow, to a bound; what ends by itself has ended."""
+    begun, pauses, beats = 0, [], asyncio.sleep
+
+    async def work():
+        nonlocal begun
+        begun += 1
+        if begun <= 12:
+            raise ValueError("no failure that it knows")
+
+    async def pause(seconds):
+        pauses.append(seconds)
+        await beats(0)
+
+    monkeypatch.setattr(plane.asyncio, "sleep", pause)
+    await plane.kept_alive(work)
+    assert (begun, len(pauses)) == (13, 12)
+    assert pauses[0] < 0.5 < pauses[3] and max(pauses) <= 15
+    forever = asyncio.create_task(plane.kept_alive(lambda: beats(30)))
+    await beats(0)
+    forever.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await forever
 
 
 async def test_probes_and_metrics_live_on_the_admin_application():
