@@ -21,6 +21,7 @@ from meridian_dataplane.calls import ModelCall, Usage
 from meridian_dataplane.clock import SystemClock
 from meridian_dataplane.doubles import ManualClock
 from meridian_dataplane.ports import ModelFailed
+from meridian_dataplane.stages.assemble import unmarked
 from meridian_dataplane.stages.markers import MarkerFilter
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -474,6 +475,34 @@ def test_the_filter_ends_for_any_text_and_shows_no_secret_marker(text):
     assert "[p1a]" not in shown
 
 
+@pytest.mark.parametrize(
+    ("said", "shown", "foreign"),
+    [
+        ("So 【1】.", "So.", 1),
+        ("So ［2］.", "So.", 1),
+        ("So [1-3].", "So.", 2),
+        ("So [1 – 3].", "So.", 2),
+        ("So [^1].", "So.", 1),
+        ("So [1†source].", "So.", 1),
+        ("So 【4:0†a file, p1a】.", "So.", 1),
+        ("So 【p1a】, [p1a–p2b].", "So [1], [1][2].", 0),
+        ("In [2026], list[i-1] [sic].", "In [2026], list[i-1] [sic].", 0),
+    ],
+)
+def test_what_only_looks_like_a_citation_is_removed_and_counted(said, shown, foreign):
+    """Q-57: in any brackets and any notation; a reader cannot tell it from a checked one."""
+    for size in (1, len(said)):
+        markers = MarkerFilter({"p1a": 0, "p2b": 1})
+        pieces = [markers.feed(said[at : at + size]) for at in range(0, len(said), size)]
+        assert ("".join(pieces) + markers.rest(), markers.foreign) == (shown, foreign)
+
+
+@pytest.mark.parametrize("text", ["【1】", "[1-3]", "[^1]", "[1, 2]", "[1†source]", "［p12ab34］"])
+def test_what_looks_like_a_citation_in_a_document_loses_its_brackets(text):
+    """Q-58."""
+    assert not set(unmarked(f"As {text} says.")) & set("[]［］【】")
+
+
 def test_the_filter_is_linear_in_its_input():
     """H-24."""
     began = time.monotonic()
@@ -482,3 +511,20 @@ def test_the_filter_is_linear_in_its_input():
         markers.feed("[" * 10)
     markers.rest()
     assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000 + "]", " " * 50_000, "[ " * 25_000, "[" + "1 " * 25_000, "[1†" * 20_000])
+def test_one_large_piece_holds_the_loop_up_for_a_moment_only(text):
+    """H-24: neither the filter nor what is done to passages takes more than a time that grows with the text."""
+    began = time.monotonic()
+    markers = MarkerFilter({"p1a": 0})
+    assert markers.feed("a" + text) + markers.rest() == "a" + text
+    unmarked(text)
+    assert time.monotonic() - began < 2
+
+
+def test_blanks_without_end_are_not_held_back():
+    """H-24: what is held is as long as the longest marker at most."""
+    markers = MarkerFilter({"p1a": 0})
+    shown = "".join(markers.feed(" " * 16) for _ in range(1_000))
+    assert len(shown) > 15_000 and len(shown + markers.rest()) == 16_000

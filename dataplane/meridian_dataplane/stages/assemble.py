@@ -15,10 +15,9 @@ from typing import Any
 
 from meridian_dataplane.calls import Grounded, Passage, Prompt, ToolOutcome
 from meridian_dataplane.refusals import Refusal
+from meridian_dataplane.stages.markers import CITATION_LIKE
 
 _BYTES_PER_TOKEN = 4
-# Markers of ours, old or guessed, and the numbers that readers take for citations; full-width brackets too.
-_MARKER_LIKE = re.compile(r"[\[［【]\s*(p[0-9a-f]{1,16}|\d{1,3})\s*[\]］】]", re.IGNORECASE)
 # Controls, zero-width and direction characters can hide or reorder text; line breaks and tabs stay.
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -64,7 +63,7 @@ def unmarked(text: str) -> str:
     """`text` for a reader: nothing that looks like a citation of ours, nothing invisible, nothing that is no character (H-21)."""
     whole = _LONE_SURROGATE.sub("\ufffd", text)
     visible = _INVISIBLE.sub("", whole.replace("\r\n", "\n").replace("\r", "\n"))
-    return _MARKER_LIKE.sub(r"(\1)", visible)
+    return CITATION_LIKE.sub(r"(\1)", visible)
 
 
 def neutral(text: str) -> str:

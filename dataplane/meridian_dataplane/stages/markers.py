@@ -6,9 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-_LONGEST = 80
+_LONGEST = 160
+"""Characters of a bracket; what is longer is treated as never closed, so that a search for its end is bounded (H-24)."""
 _NO_BLANK_BEFORE = " .,;:!?)\n"
-_ITEM = re.compile(r"p[0-9a-f]{1,16}|\d{1,3}", re.IGNORECASE)
+_OPENING, _CLOSING = re.compile(r"[\[［【]"), re.compile(r"[\]］】]")
+_ITEM, _BETWEEN = r"(?:p[0-9a-f]{1,16}|\d{1,3})", r"[,;\s^–—-]+"
+CITATION_LIKE = re.compile(
+    rf"[\[［【](?:{_BETWEEN})?({_ITEM}(?:{_BETWEEN}{_ITEM})*|\d{{1,3}}(?::\d{{1,3}})?†[^\[\]［］【】]*)(?:{_BETWEEN})?[\]］】]",
+    re.IGNORECASE,
+)
+"""Markers of ours, old or guessed, and what readers take for citations: [1], 【1】, [1-3], [^1], [1†source]."""
 
 
 class MarkerFilter:
@@ -32,40 +39,29 @@ class MarkerFilter:
 
     def feed(self, text: str) -> str:
         """What can be shown now. A bracket stays back until it is clear what it is, and blanks before it too."""
-        self._held += text
+        text = self._held + text
         out: list[str] = []
-        while True:
-            start = self._held.find("[")
-            if start < 0:
-                self._emit(out, len(self._held.rstrip(" ")))
+        done = at = 0
+        while opened := _OPENING.search(text, at):
+            closed = _CLOSING.search(text, opened.start(), opened.start() + _LONGEST)
+            if closed is None and len(text) - opened.start() < _LONGEST:
                 break
-            end = self._held.find("]", start)
-            if end < 0:
-                if len(self._held) - start <= _LONGEST:
-                    self._emit(out, len(self._held[:start].rstrip(" ")))
-                    break
-                self._emit(out, start + 1)
+            like = closed and CITATION_LIKE.fullmatch(text, opened.start(), closed.end())
+            if not like:
+                at = opened.end()
                 continue
-            items = [item for item in re.split(r"[,;\s]+", self._held[start + 1 : end]) if item]
-            if not items or not all(_ITEM.fullmatch(item) for item in items):
-                self._emit(out, start + 1)
-                continue
-            shown = self._numbered(items)
-            before = self._held[:start]
-            if shown:
-                self._say(out, before + shown)
-            else:
-                # The blanks before a removed marker are said only if a word follows, so that "so [p1]." becomes "so."
-                said = before.rstrip(" ")
-                self._say(out, said)
-                self._gap = before[len(said) :] or self._gap
-            self._held = self._held[end + 1 :]
+            self._cited(out, text[done : opened.start()], like[1])
+            done = at = like.end()
+        clear = opened.start() if opened else len(text)
+        shown = max(done + len(text[done:clear].rstrip(" ")), clear - _LONGEST)
+        self._say(out, text[done:shown])
+        self._held = text[shown:]
         return "".join(out)
 
     def rest(self) -> str:
         """What is still held when the text has ended. An unclosed marker is none and is not shown."""
         held, self._held = self._held, ""
-        unclosed = re.search(r" *\[\s*p[0-9a-f]*$", held, re.IGNORECASE)
+        unclosed = re.search(r" *[\[［【]\s*p[0-9a-f]*$", held, re.IGNORECASE)
         if unclosed:
             self.foreign += 1
             held = held[: unclosed.start()]
@@ -73,9 +69,15 @@ class MarkerFilter:
         self._say(out, held)
         return "".join(out)
 
-    def _emit(self, out: list[str], length: int) -> None:
-        self._say(out, self._held[:length])
-        self._held = self._held[length:]
+    def _cited(self, out: list[str], before: str, inside: str) -> None:
+        shown = self._numbered([inside] if "†" in inside else re.split(_BETWEEN, inside))
+        if shown:
+            self._say(out, before + shown)
+            return
+        # The blanks before a removed marker are said only if a word follows, so that "so [p1]." becomes "so."
+        said = before.rstrip(" ")
+        self._say(out, said)
+        self._gap = before[len(said) :] or self._gap
 
     def _say(self, out: list[str], text: str) -> None:
         if text:
