@@ -87,6 +87,25 @@ async def test_keys_on_disk_end_at_hard_expiry(tmp_path):
     assert not (await refreshed(tmp_path)).ready
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        json.dumps({ISSUER: {"fetched": 2e9, "keys": {}}}),
+        json.dumps({ISSUER: {"fetched": 2e9, "keys": None}}),
+        json.dumps({ISSUER: {"fetched": "now", "keys": []}}),
+        json.dumps({ISSUER: [1]}),
+        "[" * 100_000,
+        "",
+    ],
+    ids=["keys object", "keys null", "time text", "list", "deep", "empty"],
+)
+async def test_a_damaged_file_of_keys_is_no_reason_to_end(damaged, tmp_path):
+    """T-09: the issuer is asked, as if nothing had been kept."""
+    (tmp_path / "jwks.json").write_text(damaged)
+    assert not (await refreshed(tmp_path)).ready
+    assert (await refreshed(tmp_path, a_key_set(public(RSA_KEY, "a")))).ready
+
+
 async def test_keys_on_disk_survive_a_clock_that_stepped_back(tmp_path):
     """F-27, F-12: a start without the issuer, two hours before the keys were fetched."""
     ahead = {ISSUER: {"fetched": time.time() + 7200, "keys": [public(RSA_KEY, "a")]}}

@@ -300,6 +300,16 @@ async def test_a_rotated_key_is_known_without_a_restart_and_the_old_one_ends_wit
     assert (await live.offer(an_envelope(a_snapshot(4)), source="poll")).reason == "unknown_key"
 
 
+async def test_an_odd_file_among_the_keys_is_passed_over(tmp_path):
+    """F-10: a key of an algorithm that nobody knows, a certificate that was put there by mistake, a folder."""
+    unknown = base64.b64encode(bytes.fromhex("3013300c06082a03040506070809050003030001 02")).decode()
+    live = a_live(tmp_path)
+    (tmp_path / "keys" / "a.pem").write_text(f"-----BEGIN PUBLIC KEY-----\n{unknown}\n-----END PUBLIC KEY-----\n")
+    (tmp_path / "keys" / "b.pem").write_text("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
+    (tmp_path / "keys" / "c.pem").mkdir()
+    assert isinstance(await live.offer(an_envelope(a_snapshot(1)), source="poll"), Accepted)
+
+
 async def test_past_the_soft_expiry_it_serves_and_says_so(tmp_path):
     """S-31, F-11."""
     clock = ManualClock()

@@ -90,8 +90,8 @@ class JwksKeys:
         self._raw[issuer.issuer] = {"fetched": time.time(), "keys": raw["keys"]}
         try:
             await asyncio.to_thread(_write, self._file, dict(self._raw))
-        except OSError as full:
-            log_failure("jwks_not_kept", full)
+        except (OSError, RecursionError) as failure:
+            log_failure("jwks_not_kept", failure)
         return True
 
     def _failed(self, issuer: Issuer, failure: Exception) -> bool:
@@ -135,7 +135,8 @@ class JwksKeys:
 def parse_keys(key_set: dict[str, Any]) -> Keys:
     """The RSA (2048 bits or more) and P-256 signing keys of `key_set` by id; everything else in it is passed over."""
     keys: Keys = {}
-    for entry in key_set.get("keys", [])[:MAX_KEYS]:
+    entries = key_set.get("keys")
+    for entry in entries[:MAX_KEYS] if isinstance(entries, list) else ():
         if not isinstance(entry, dict) or not isinstance(entry.get("kid"), str):
             continue
         algorithm = {"RSA": "RS256", "EC": "ES256"}.get(str(entry.get("kty")))
@@ -158,7 +159,7 @@ def parse_keys(key_set: dict[str, Any]) -> Keys:
 def _read(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from meridian_api.digest import sha256_hex
 from meridian_api.serving import MAX_PAYLOAD_BYTES, Envelope, Manifest, Snapshot, unpack
 from meridian_api.tool_schema import schema_fault
+from meridian_dataplane.telemetry import log_failure
 
 MAX_ENVELOPE_BYTES = 2 * MAX_PAYLOAD_BYTES
 SHRINK_RATIO, SHRINK_COUNT = 0.20, 3
@@ -193,7 +194,9 @@ def read_keys(folder: Path) -> dict[str, Ed25519PublicKey]:
     for file in files:
         try:
             key = load_pem_public_key(file.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, UnsupportedAlgorithm) as odd:
+            # One odd file must not take the good keys, and every later snapshot, with it.
+            log_failure("key_unreadable", odd, key_id=file.stem)
             continue
         if isinstance(key, Ed25519PublicKey):
             keys[file.stem] = key
