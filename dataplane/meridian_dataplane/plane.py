@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meridian_api.serving import ServingTenant, Snapshot
@@ -20,6 +20,7 @@ from meridian_dataplane.adapters.postgres_index import PostgresIndex
 from meridian_dataplane.adapters.postgres_records import PostgresRecords
 from meridian_dataplane.adapters.replicas import Replicas
 from meridian_dataplane.breaker import Health
+from meridian_dataplane.calls import RequestRecord, StreamState, ToolAudit
 from meridian_dataplane.clock import SystemClock
 from meridian_dataplane.configuration.live import Live, Source
 from meridian_dataplane.configuration.poll import poll, watch_mount
@@ -72,6 +73,21 @@ class TenantAdmission(Admission):
                 del self._per_tenant[tenant.tenant_id]
 
 
+class WatchedSpool(Spool):
+    """Passes rows on, and says when a record is that of a whole answer."""
+
+    def __init__(self, inner: Spool, whole: Callable[[], None]) -> None:
+        self._inner, self._whole = inner, whole
+
+    def record(self, row: RequestRecord) -> asyncio.Future[None] | None:
+        if row.state == StreamState.TERMINAL.value:
+            self._whole()
+        return self._inner.record(row)
+
+    def audit(self, row: ToolAudit) -> None:
+        self._inner.audit(row)
+
+
 @dataclass
 class Plane:
     """Ports and the little state of one process. `live` holds what it serves by."""
@@ -106,6 +122,10 @@ class Plane:
         if self.live.snapshot is None:
             raise unavailable("no_configuration", "This replica has no configuration yet.")
         return self.live.snapshot
+
+    def watched(self, whole: Callable[[], None]) -> Plane:
+        """The same plane for one request; it calls `whole` in the moment in which the answer is accounted as whole."""
+        return replace(self, spool=WatchedSpool(self.spool, whole))
 
     @property
     def ready(self) -> bool:

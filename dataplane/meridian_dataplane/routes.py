@@ -39,6 +39,7 @@ _STREAM_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
 ]
 
+_TERMINAL = ("done", "error")
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 Handler = Callable[[Request, Received], Awaitable[Response]]
@@ -186,7 +187,7 @@ class _AnswerResponse(Response):
     def __init__(self, received: Received, plane: Plane) -> None:
         super().__init__()
         self._received, self._plane = received, plane
-        self._started = False
+        self._started = self._owes_done = self._ended = self._closed = False
         self._work = anyio.CancelScope()
         self._sent_at = 0.0
 
@@ -201,7 +202,7 @@ class _AnswerResponse(Response):
 
     async def _produce(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with answer(self._received, self._plane) as events:
+            async with answer(self._received, self._plane.watched(self._owe_done)) as events:
                 await self._send_all(events, send)
         except Refusal as refusal:
             await refused(refusal, self._received.request_id, self._plane)(scope, receive, send)
@@ -223,17 +224,24 @@ class _AnswerResponse(Response):
             async def cut() -> None:
                 nonlocal was_cut
                 await self._plane.cut.wait()
-                was_cut = True
-                race.cancel_scope.cancel()
+                if not self._owes_done and not self._ended:
+                    was_cut = True
+                    race.cancel_scope.cancel()
 
             race.start_soon(cut)
             async with aclosing(events):
                 async for event in events:
+                    # From here on it may be on its way, whatever becomes of the sending: nothing may follow it (IV-28).
+                    self._ended = event.name in _TERMINAL
                     await self._send(send, frame(event))
             race.cancel_scope.cancel()
         if was_cut:
             raise ShuttingDown
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._close(send)
+
+    def _owe_done(self) -> None:
+        """The record says that the answer is whole, so the client is told the same; the grace lasts for that (H-35)."""
+        self._owes_done = True
 
     async def _send(self, send: Send, body: bytes) -> None:
         # Cancelled like any client that left; there is nobody to tell.
@@ -256,8 +264,15 @@ class _AnswerResponse(Response):
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _end(self, send: Send, code: str) -> None:
-        await self._send(send, frame(error_event(code, self._received.request_id)))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not self._ended:
+            self._ended = True
+            await self._send(send, frame(error_event(code, self._received.request_id)))
+        await self._close(send)
+
+    async def _close(self, send: Send) -> None:
+        if not self._closed:
+            self._closed = True
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _until_gone(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":

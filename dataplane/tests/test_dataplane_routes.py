@@ -462,6 +462,45 @@ async def test_at_the_end_of_the_grace_a_stream_gets_an_explicit_end():
     assert (world.records.written[0].state, world.records.written[0].error_code) == ("incomplete", "shutting_down")
 
 
+async def test_nothing_follows_a_terminal_event_that_is_on_its_way():
+    """IV-28: the grace ends, or the sending breaks, while the client is slow to read `done`."""
+    for broken in (False, True):
+        world, wire = a_world(), Wire()
+
+        async def send(message, world=world, wire=wire, broken=broken):
+            await wire.send(message)
+            if b"event: done" in message.get("body", b""):
+                world.plane.cut.set()
+                await asyncio.sleep(0.05)
+                if broken:
+                    raise RuntimeError("the transport")
+
+        await public_app(world.plane)(wire.scope, wire.receive, send)
+        names = [name for name, _ in events_of(wire.text)]
+        assert (names[-1], names.count("done"), names.count("error")) == ("done", 1, 0)
+        assert [m.get("more_body") for m in wire.sent[1:]].count(False) == 1
+        await world.settled()
+        assert world.records.written[0].outcome == "answered"
+
+
+async def test_what_is_recorded_as_answered_ends_with_done():
+    """H-35: the grace ends while `done` waits for its record to be kept."""
+    world, wire = a_world(), Wire()
+    spooled = world.plane.spool.record
+
+    def record(row):
+        spooled(row)
+        world.plane.cut.set()
+        return asyncio.get_running_loop().create_future()
+
+    world.plane.spool.record = record
+    await public_app(world.plane)(wire.scope, wire.receive, wire.send)
+    names = [name for name, _ in events_of(wire.text)]
+    assert (names[-1], names.count("error")) == ("done", 0)
+    await world.settled()
+    assert [row.outcome for row in world.records.written] == ["answered"]
+
+
 async def test_a_silent_stream_gets_comments_between_events(monkeypatch):
     """H-07."""
     monkeypatch.setattr(routes, "PING_S", 0.06)
