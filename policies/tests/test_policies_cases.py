@@ -1,7 +1,7 @@
 """Every admission policy against a real kube-apiserver: what it must refuse, and what it must let through.
 
-A case names who (`as`), what (`do`, `object`, for an update maybe a `subresource`), what exists before (`given`), and for a
-refusal a part of its message.
+A case names who (`as`), what (`do`, `object`, for an update maybe a `subresource`), what exists before (`given`; with
+`beforePolicies`, before they do), and for a refusal a part of its message.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ def server() -> Iterator[Server]:
         grant(made, "editors", EDITOR_RULES)
         grant(made, "approvers", APPROVER_RULES)
         wait_until_served(made)
+        for path in CASES:
+            prepare(made, yaml.safe_load(path.read_text()), before_policies=True)
         for path in sorted(FOLDER.glob("*.yaml")):
             for manifest in yaml.safe_load_all(path.read_text()):
                 made.make(manifest)
@@ -158,13 +160,14 @@ def attempt(server: Server, case: dict[str, Any]) -> httpx.Response:
         return server.call("DELETE", manifest, case["as"], dryRun="All")
     live = server.call("GET", manifest)
     assert live.is_success, live.text
-    body = {**manifest, "metadata": live.json()["metadata"]}
+    body = {**manifest, "metadata": {**live.json()["metadata"], **manifest["metadata"]}}
     return server.call("PUT", body, case["as"], case.get("subresource", ""), dryRun="All")
 
 
-def prepare(server: Server, case: dict[str, Any]) -> None:
+def prepare(server: Server, case: dict[str, Any], *, before_policies: bool = False) -> None:
     for given in case.get("given", ()):
-        server.make(given["object"], given.get("as"))
+        if given.get("beforePolicies", False) == before_policies:
+            server.make(given["object"], given.get("as"))
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}-{path.stem}")
