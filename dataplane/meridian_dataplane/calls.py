@@ -6,12 +6,16 @@ says `_ms`; `*_at` are readings of the monotonic clock, `*_time` are aware UTC d
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from meridian_api.serving import Manifest, ServingTenant, Snapshot, Target
+
+DOC_ID = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]{0,119}")
+"""What a document's id may be, where documents come in and where citations link to them (Q-59, H-26)."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dataplane_world import a_chunk, a_passage, a_world, bearer, named
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meridian_dataplane.doubles import MemoryIndex
 from meridian_dataplane.ingestion import documents
 from meridian_dataplane.ingestion.chunking import chunk, sections
 
@@ -32,7 +34,14 @@ def line(**changed: Any) -> bytes:
         (line(version="1"), "version must be"),
         (line(version=True), "version must be"),
         (line(version=-1), "version must be"),
-        (line(docId=""), "docId must have"),
+        (line(docId=""), "docId must be 1 to 120 characters"),
+        (line(docId="docs/returns.md"), "docId must be 1 to 120 characters"),
+        (line(docId="../x"), "docId must be 1 to 120 characters"),
+        (line(docId="Rückgabe"), "docId must be 1 to 120 characters"),
+        (line(docId="a b"), "docId must be 1 to 120 characters"),
+        (line(docId="a\x00b"), "docId must be 1 to 120 characters"),
+        (line(docId="a\n"), "docId must be 1 to 120 characters"),
+        (line(docId="x" * 121), "docId must be 1 to 120 characters"),
         (line(docId=7), "docId must be a text"),
         (line(aclGroups="staff"), "aclGroups must be a list"),
         (line(aclGroups=[1]), "aclGroups must hold"),
@@ -44,6 +53,16 @@ def line(**changed: Any) -> bytes:
 def test_a_wrong_line_names_its_field(text: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         documents.parse(text)
+
+
+@pytest.mark.parametrize("doc_id", ["d", "7", "FAQ-118", "a.b_c-1..2", "x" * 120])
+async def test_every_id_that_comes_in_can_be_opened_from_a_citation(doc_id: str) -> None:
+    """Q-59, H-26: what ingestion takes, the documents route takes too."""
+    document = documents.parse(line(docId=doc_id))
+    world = a_world(index=MemoryIndex([a_chunk(a_passage(document.doc_id))]))
+    (shown,) = named(await world.ask(), "citations")[0]["citations"]
+    async with world.client() as client:
+        assert (await client.get(shown["url"], headers=bearer())).json()["docId"] == doc_id
 
 
 def test_bad_lines_are_counted_by_number_and_stop_no_other(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from meridian_dataplane.calls import DOC_ID
+
 MAX_LINE_BYTES = 2_000_000
 MAX_TEXT = 1_000_000
 MAX_GROUPS = 256
@@ -86,7 +88,7 @@ def parse(line: bytes) -> SourceDocument:
     if type(version) is not int or not 0 <= version < 2**53:
         raise ValueError("version must be a whole number of at least 0")
     return SourceDocument(
-        doc_id=_text(value, "docId", 200, least=1),
+        doc_id=_doc_id(value["docId"]),
         version=version,
         title=_text(value, "title", 500),
         source_uri=_text(value, "sourceUri", 2000),
@@ -95,13 +97,22 @@ def parse(line: bytes) -> SourceDocument:
     )
 
 
-def _text(value: dict[str, Any], name: str, most: int, *, least: int = 0) -> str:
+def _doc_id(doc_id: object) -> str:
+    """Exactly as given: a link leads to it, so it is refused rather than cleaned."""
+    if not isinstance(doc_id, str):
+        raise ValueError("docId must be a text")
+    if not DOC_ID.fullmatch(doc_id):
+        raise ValueError("docId must be 1 to 120 characters of A-Z a-z 0-9 - . _ that begin with a letter or a digit")
+    return doc_id
+
+
+def _text(value: dict[str, Any], name: str, most: int) -> str:
     text = value[name]
     if not isinstance(text, str):
         raise ValueError(f"{name} must be a text")
     cleaned = clean(text)
-    if not least <= len(cleaned) <= most:
-        raise ValueError(f"{name} must have {least} to {most} characters")
+    if len(cleaned) > most:
+        raise ValueError(f"{name} must have 0 to {most} characters")
     return cleaned
 
 
