@@ -2,15 +2,15 @@
 {{- define "meridian.labels" -}}
 {{ include "meridian.selector" . }}
 app.kubernetes.io/part-of: meridian
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service | quote }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | quote }}
 {{- end }}
 
 {{- define "meridian.selector" -}}
-app.kubernetes.io/name: meridian-{{ .component }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/name: {{ printf "meridian-%s" .component | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .component | quote }}
 {{- end }}
 
 {{/* Prometheus finds pods by these. */}}
@@ -33,7 +33,7 @@ securityContext:
 {{- with .root.Values.images.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with .root.Values.nodeSelector }}
@@ -45,7 +45,7 @@ tolerations: {{ toYaml . | nindent 2 }}
 topologySpreadConstraints:
   {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
   - maxSkew: 1
-    topologyKey: {{ . }}
+    topologyKey: {{ . | quote }}
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels: {{ include "meridian.selector" $ | nindent 8 }}
@@ -62,11 +62,11 @@ securityContext:
 
 {{/* A variable from a Secret; (dict "name" "MERIDIAN_X" "secret" "s" "key" "k"). */}}
 {{- define "meridian.fromSecret" -}}
-- name: {{ .name }}
+- name: {{ .name | quote }}
   valueFrom:
     secretKeyRef:
-      name: {{ .secret }}
-      key: {{ .key }}
+      name: {{ .secret | quote }}
+      key: {{ .key | quote }}
 {{- end }}
 
 {{/* The pod's own name, which is the replica's name everywhere. */}}
