@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -123,15 +124,20 @@ def _installation(narrator: Narrator, refs: dict[str, str]) -> None:
 def _what_next(narrator: Narrator) -> None:
     if narrator.quiet:
         return
+    folders = ["$PWD/.venv/bin"]
+    if not shutil.which("kubectl"):
+        folders.append(str(binaries.path("kubectl").parent))
     print(
         f"""
 Up in {narrator.elapsed():.0f} s. What to do next:
 
   export KUBECONFIG={layout.ADMIN_KUBECONFIG}
+  export PATH={":".join(folders)}:$PATH
   kubectl -n {layout.NAMESPACE} get pods
-  kubectl apply --server-side -f crds/samples/{layout.SERVICE}/
+  kubectl -n {layout.NAMESPACE} apply --server-side -f crds/samples/{layout.SERVICE}/
   kubectl -n {layout.NAMESPACE} get releases,inferencepools.meridian.dev,indexepochs,tenantpolicies
-  meridian status          what runs here, and how much memory it takes
+  meridian ask --tenant acme-eu --group customers "How long may a customer return unworn shoes?"
+  meridian status          what runs here, its health and its logs
   meridian demo            the whole story, narrated
   meridian down            ends it and leaves nothing behind
 """

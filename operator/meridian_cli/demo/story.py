@@ -45,7 +45,7 @@ async def tell(args: argparse.Namespace, board: Board) -> None:
 
 def apply(board: Board, *files: Path) -> None:
     for file in files:
-        board.command(f"kubectl apply --server-side -f {file}")
+        board.command(f"kubectl -n {NAMESPACE} apply --server-side -f {file}")
         kubectl("apply", "--server-side", "-f", file)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from meridian_cli.address import dataplane_url
 from meridian_cli.demo.board import Board
-from meridian_cli.kubectl import KubectlFailed, condition, get, kubectl
+from meridian_cli.kubectl import NAMESPACE, KubectlFailed, condition, get, kubectl
 from meridian_cli.traffic import TrafficSettings, read_questions, run_traffic
 from meridian_cli.traffic_report import TrafficReport
 
@@ -41,7 +41,7 @@ class Watched:
 
 async def roll_out(board: Board, manifest: Path, name: str, *, timeout: float = 300.0) -> Watched:
     """Applies `manifest` and watches release `name` to its end."""
-    board.command(f"kubectl apply --server-side -f {manifest}")
+    board.command(f"kubectl -n {NAMESPACE} apply --server-side -f {manifest}")
     kubectl("apply", "--server-side", "-f", manifest)
     pods = {pod["metadata"]["name"] for pod in get_pods()}
     seen, began = Watched(), time.monotonic()
