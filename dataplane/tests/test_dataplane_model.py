@@ -268,6 +268,15 @@ async def test_one_absolute_deadline_ends_everything():
         assert 0.4 < time.monotonic() - began < 1
 
 
+async def test_comments_after_the_finish_do_not_prolong_the_answer():
+    """H-09: the end is set once, when the model has finished."""
+    pings = [part for _ in range(40) for part in (b": ping\n\n", 0.1)]
+    async with running(HEAD, sse(delta("a"), delta(finish="stop")), *pings) as (_, model, port, _):
+        began = time.monotonic()
+        assert (await read(model, a_call(port)))[0] == "a"
+        assert time.monotonic() - began < 1.5
+
+
 async def test_leaving_closes_the_upstream_within_a_second():
     """H-01."""
     async with running(HEAD, sse(delta("a")), "hang") as (engine, model, port, replicas):

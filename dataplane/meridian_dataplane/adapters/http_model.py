@@ -90,8 +90,9 @@ class HttpModel:
 
     async def _pieces(self, exchange: Exchange, call: ModelCall, first_until: float) -> AsyncGenerator[Piece, None]:
         state = _Answer()
+        end: float | None = None
         while True:
-            limit = self._limit(state, call, first_until)
+            limit = self._limit(state, call, first_until) if end is None else end
             try:
                 async with asyncio.timeout(self._left(limit)):
                     chunk = await exchange.read()
@@ -105,6 +106,10 @@ class HttpModel:
             # What arrived together is said together; nothing waits for more.
             if text := "".join(state.read(chunk)):
                 yield Piece(text)
+            if state.finish is not None and end is None:
+                end = (
+                    min(self._clock.monotonic(), call.deadline_at) + AFTER_FINISH_S
+                )  # once: comments must not prolong it
             if state.terminated:
                 exchange.whole = True
                 break
@@ -113,8 +118,6 @@ class HttpModel:
         yield Piece("", state.finish, state.usage())
 
     def _limit(self, state: _Answer, call: ModelCall, first_until: float) -> float:
-        if state.finish is not None:
-            return min(self._clock.monotonic() + AFTER_FINISH_S, call.deadline_at + AFTER_FINISH_S)
         return min(self._clock.monotonic() + IDLE_S, call.deadline_at) if state.begun else first_until
 
     def _left(self, until: float) -> float:
