@@ -30,7 +30,7 @@ class StoreUnavailable(Exception):
 
 
 class RowRefused(Exception):
-    """The store will never take this row: a value in it cannot be stored."""
+    """The store will never take this row: a value in it cannot be stored, or breaks a rule of its table."""
 
 
 class UnsafeRole(Exception):

@@ -113,9 +113,15 @@ def test_records_of_two_tenants_go_each_to_its_own(store: Dsns) -> None:
     assert evidence(store, found) == [("a", 10), ("b", 10)]
 
 
-def test_a_row_that_cannot_be_stored_is_refused_for_ever(store: Dsns) -> None:
+@pytest.mark.parametrize(
+    "record",
+    [a_record("nul\x00"), a_record("arm", arm="no such arm"), a_record("state", outcome="no such outcome")],
+    ids=lambda record: record.request_id[:5],
+)
+def test_a_row_that_cannot_be_stored_is_refused_for_ever(store: Dsns, record: RequestRecord) -> None:
+    """Q-49: else it would go round in the spool and be tried for ever."""
     with pytest.raises(RowRefused):
-        use(store, lambda pool: PostgresRecords(pool).write(a_record("nul\x00")))
+        use(store, lambda pool: PostgresRecords(pool).write(record))
 
 
 def judge(store: Dsns, request_id: str, outcome: str, *, tenant: str = "a", subject: str = "u1") -> bool:

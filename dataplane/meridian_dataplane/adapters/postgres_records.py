@@ -112,7 +112,8 @@ class PostgresRecords:
             async with tenant_transaction(self.connections, tenant, self.timeout_s) as connection:
                 await connection.execute(statement, parameters)
         except StoreUnavailable as failed:
-            if isinstance(failed.__cause__, psycopg.DataError):
+            # Neither table has a foreign key, so no row waits for another: what breaks a rule now breaks it for ever.
+            if isinstance(failed.__cause__, psycopg.DataError | psycopg.IntegrityError):
                 raise RowRefused(type(failed.__cause__).__name__) from failed.__cause__
             raise
 
