@@ -35,7 +35,8 @@ def crd(kind: ApiKind) -> dict[str, Any]:
             {
                 "rule": f"self.metadata.name.size() <= {MAX_NAME}",
                 "message": f"metadata.name may have at most {MAX_NAME} characters",
-            }
+            },
+            *({"rule": rule.cel, "message": rule.message} for rule in kind.root_rules),
         ],
     }
     columns = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meridian_api.meta import ApiModel
+from meridian_api.meta import FLOATS, NOT_LATEST, ApiModel, Rule
 from meridian_api.v1alpha1.indexepoch import IndexEpochSpec, IndexEpochStatus
 from meridian_api.v1alpha1.inferencepool import InferencePoolSpec, InferencePoolStatus
 from meridian_api.v1alpha1.release import ReleaseSpec, ReleaseStatus
@@ -33,8 +33,12 @@ class ApiKind:
     status: type[ApiModel]
     columns: tuple[Column, ...]
     about: str
+    root_rules: tuple[Rule, ...] = ()
+    """Rules that read the name, which only the server has in hand."""
 
 
+# What names a release or an epoch refuses this name (S-41); so does its birth, or it could not be replaced.
+NAME_NOT_LATEST = Rule(NOT_LATEST["rule"].replace("self", "self.metadata.name"), f"metadata.name: {FLOATS}")
 READY = Column("Ready", '.status.conditions[?(@.type=="Ready")].status')
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
 
@@ -51,6 +55,7 @@ KINDS: tuple[ApiKind, ...] = (
             AGE,
         ),
         "One consistent set of app, prompt, models, index and tools, rolled out on evidence.",
+        (NAME_NOT_LATEST,),
     ),
     ApiKind(
         # `ipool` and the full name: plain `inferencepool` collides with the Gateway API Inference Extension's kind.
@@ -77,6 +82,7 @@ KINDS: tuple[ApiKind, ...] = (
             AGE,
         ),
         "An immutable build of an index, made beside the one that serves.",
+        (NAME_NOT_LATEST,),
     ),
     ApiKind(
         "TenantPolicy", "tenantpolicies", ("tenant",), TenantPolicySpec, TenantPolicyStatus,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,12 +68,28 @@ class ApiModel(BaseModel):
 
 
 FLOATS = "'latest' floats: pin a version"
+_LATEST = "(^|[-._@:/])latest($|[-._@:/])"
 
 
 def _pinned(version: str) -> str:
-    if version == "latest":
+    if re.search(_LATEST, version.lower()):
         raise ValueError(FLOATS)
     return version
+
+
+# A version that floats would change behaviour without a deploy (S-41): refused wherever a version can be written, in any case
+# and as a part of it. Combined with the field's own pattern: `Annotated[str, Field(...), *PINNED]`.
+NOT_LATEST = {"rule": f"!self.lowerAscii().matches('{_LATEST}')", "message": FLOATS}
+PINNED = (Field(json_schema_extra={"x-kubernetes-validations": [NOT_LATEST]}), AfterValidator(_pinned))
+
+NO_REGION = "'global' is no region: name where the data may go"
+_ANYWHERE = "^(any|global|world)($|-)"
+
+
+def _region(name: str) -> str:
+    if re.search(_ANYWHERE, name):
+        raise ValueError(NO_REGION)
+    return name
 
 
 NO_INSTANT = "an instant with its offset, from 1970 on, like 2026-11-04T10:00:00Z"
@@ -99,20 +116,34 @@ def _instant(text: str) -> str:
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 ObjectName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
 TenantId = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-RegionName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
-Sha256 = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]
-# `latest` cannot be written at all: an image is a repository and a digest.
-ImageByDigest = Annotated[str, Field(max_length=300, pattern=r"^[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}$")]
-# A version that floats would change behaviour without a deploy (S-41): refused wherever a version can be written.
-PinnedVersion = Annotated[
+PinnedName = Annotated[ObjectName, *PINNED]
+"""The name of an object that a release is made of."""
+# Where data goes can be checked against a place only (T-40).
+RegionName = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=60,
-        pattern=r"^[A-Za-z0-9]([-._@A-Za-z0-9]*[A-Za-z0-9])?$",
-        json_schema_extra={"x-kubernetes-validations": [{"rule": "self != 'latest'", "message": FLOATS}]},
+        max_length=40,
+        pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        json_schema_extra={
+            "x-kubernetes-validations": [{"rule": f"!self.matches('{_ANYWHERE}')", "message": NO_REGION}]
+        },
     ),
-    AfterValidator(_pinned),
+    AfterValidator(_region),
+]
+Sha256 = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]
+# `latest` cannot be written at all: an image is a repository and a digest, with no tag. A colon stands before a registry's port.
+ImageByDigest = Annotated[
+    str,
+    Field(
+        max_length=300,
+        pattern=r"^[a-z0-9]+([-._]+[a-z0-9]+)*((:[0-9]{1,5})?(/[a-z0-9]+([-._]+[a-z0-9]+)*)+)?@sha256:[0-9a-f]{64}$",
+    ),
+]
+PinnedVersion = Annotated[
+    str,
+    Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9]([-._@A-Za-z0-9]*[A-Za-z0-9])?$"),
+    *PINNED,
 ]
 PrincipalName = Annotated[str, Field(min_length=1, max_length=120, pattern=r"^[^\x00-\x1f\x7f,*%]+$")]
 ShortText = Annotated[str, Field(max_length=256)]
@@ -139,7 +170,7 @@ Ratio = Annotated[float, Field(ge=0, le=1)]
 class ConfigMapRef(ApiModel):
     """An immutable ConfigMap of the same namespace, pinned by the digest of its `data` (`meridian digest NAME`)."""
 
-    name: ObjectName
+    name: PinnedName
     digest: Sha256
 
 

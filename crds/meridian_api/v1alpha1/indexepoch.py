@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from meridian_api.meta import (
+    PINNED,
     ApiModel,
     Condition,
     ConfigMapRef,
@@ -25,7 +26,7 @@ from meridian_api.meta import (
 class Embedding(ApiModel):
     """The model that made the vectors; queries must use the same (S-40)."""
 
-    model: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[a-z0-9][-._a-z0-9]*$")] = "wordllama"
+    model: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[a-z0-9][-._a-z0-9]*$"), *PINNED] = "wordllama"
     revision: PinnedVersion
     dimension: Annotated[int, Field(ge=2, le=4096)] = 256
 

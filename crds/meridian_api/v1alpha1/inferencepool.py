@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from meridian_api.meta import (
+    PINNED,
     ApiModel,
     Condition,
     DnsLabel,
@@ -81,7 +82,7 @@ class PoolVersion(ApiModel):
     """One deployable version: what `models.primary.version` of a Release names. Never edited once it exists."""
 
     name: PinnedVersion
-    uri: Annotated[str, Field(max_length=300, pattern=r"^[a-z][a-z0-9+.-]*://[^ ]+$")] | None = None
+    uri: Annotated[str, Field(max_length=300, pattern=r"^[a-z][a-z0-9+.-]*://[^ ]+$"), *PINNED] | None = None
     """Where the weights are, with their revision, e.g. `hf://org/model@<commit>` or `pvc://weights/v12`."""
     digest: Sha256 | None = None
     """Digest of the weights, where the store has one."""
@@ -103,7 +104,7 @@ class Hosted(ApiModel):
     """A model behind a provider's API. The endpoint's URL and key are registered by an administrator, not here (T-44)."""
 
     endpoint: DnsLabel
-    model: Annotated[str, Field(min_length=1, max_length=120)]
+    model: Annotated[str, Field(min_length=1, max_length=120), *PINNED]
 
 
 class Scaling(ApiModel):

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from meridian_api.digest import canonical_json, sha256_hex
 from meridian_api.meta import (
+    PINNED,
     ApiModel,
     Condition,
     ConfigMapRef,
@@ -16,6 +17,7 @@ from meridian_api.meta import (
     ImageByDigest,
     LongText,
     ObjectName,
+    PinnedName,
     PinnedVersion,
     Ratio,
     RegionName,
@@ -63,8 +65,8 @@ class Models(ApiModel):
 class Index(ApiModel):
     """Epoch and embedding model change together, or not at all (R-35)."""
 
-    epoch: ObjectName
-    embedding_model: Annotated[str, Field(min_length=3, max_length=130, pattern=r"^[^@ ]+@[^@ ]+$")]
+    epoch: PinnedName
+    embedding_model: Annotated[str, Field(min_length=3, max_length=130, pattern=r"^[^@ ]+@[^@ ]+$"), *PINNED]
     """`model@revision`; must be the epoch's own."""
 
 
@@ -202,7 +204,7 @@ class ReleaseSpec(ApiModel):
     """Always by name, in the content digest and in what serves: their order is no content."""
     eval: Eval
     settings: Settings = Settings()
-    rollback_to: ObjectName | None = None
+    rollback_to: PinnedName | None = None
     """The release that serves now; absent for a service's first release, which has no canary."""
     rollout: Rollout = Rollout()
     intent: Literal["Promote", "Pause", "Abort"] = "Promote"

@@ -12,7 +12,6 @@ from meridian_api.meta import (
     LongText,
     PrincipalName,
     RegionName,
-    Rule,
     ShortText,
     TenantId,
     Timestamp,
@@ -84,7 +83,7 @@ class TenantPolicySpec(ApiModel):
     allowed_regions: Annotated[
         tuple[RegionName, ...], Field(min_length=1, max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"})
     ]
-    """Where this tenant's data may be stored and processed. `global` is no region: it cannot be checked (T-40)."""
+    """Where this tenant's data may be stored and processed."""
     overflow: bool = False
     """May use a hosted target in an allowed region when the fleet is full."""
     budgets: Budgets = Budgets()
@@ -104,13 +103,6 @@ class TenantPolicySpec(ApiModel):
     """End of the contract: from then on requests are refused."""
 
     IMMUTABLE = ("tenantId",)
-    RULES = (
-        Rule(
-            "!('global' in self.allowedRegions)",
-            "allowedRegions: 'global' is no region; list where the data may go",
-            lambda s: "global" not in s.allowed_regions,
-        ),
-    )
 
 
 class TenantPolicyStatus(ApiModel):
