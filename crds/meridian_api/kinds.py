@@ -38,7 +38,7 @@ class ApiKind:
 
 
 # What names a release or an epoch refuses this name (S-41); so does its birth, or it could not be replaced.
-NAME_NOT_LATEST = Rule(NOT_LATEST["rule"].replace("self", "self.metadata.name"), f"metadata.name: {FLOATS}")
+NAME_NOT_LATEST = Rule(NOT_LATEST.replace("self", "self.metadata.name"), f"metadata.name: {FLOATS}")
 READY = Column("Ready", '.status.conditions[?(@.type=="Ready")].status')
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
 

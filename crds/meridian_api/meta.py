@@ -79,8 +79,11 @@ def _pinned(version: str) -> str:
 
 # A version that floats would change behaviour without a deploy (S-41): refused wherever a version can be written, in any case
 # and as a part of it. Combined with the field's own pattern: `Annotated[str, Field(...), *PINNED]`.
-NOT_LATEST = {"rule": f"!self.lowerAscii().matches('{_LATEST}')", "message": FLOATS}
-PINNED = (Field(json_schema_extra={"x-kubernetes-validations": [NOT_LATEST]}), AfterValidator(_pinned))
+NOT_LATEST = f"!self.lowerAscii().matches('{_LATEST}')"
+PINNED = (
+    Field(json_schema_extra={"x-kubernetes-validations": [{"rule": NOT_LATEST, "message": FLOATS}]}),
+    AfterValidator(_pinned),
+)
 
 NO_REGION = "'global' is no region: name where the data may go"
 _ANYWHERE = "^(any|global|world)($|-)"

@@ -170,10 +170,10 @@ class Rollout(ApiModel):
 
 
 class Hold(ApiModel):
-    """A person's stop. Automation never removes it (R-25)."""
+    """A person's stop; an admission policy checks `by` against the request's user. Automation never removes it (R-25)."""
 
-    by: ShortText
-    reason: ShortText
+    by: Annotated[str, Field(min_length=1, max_length=256)]
+    reason: Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Approval(ApiModel):
@@ -221,7 +221,7 @@ class ReleaseSpec(ApiModel):
         Rule("self.attempt >= oldSelf.attempt", "spec.attempt only grows"),
         Rule(
             "!has(oldSelf.approvals) || (has(self.approvals) && oldSelf.approvals.all(o,"
-            " self.approvals.exists(n, n.by == o.by && n.at == o.at)))",
+            " self.approvals.exists(n, n == o)))",
             "spec.approvals is append-only",
         ),
     )
