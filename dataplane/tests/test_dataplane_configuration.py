@@ -368,8 +368,9 @@ async def test_the_poll_applies_and_acknowledges(tmp_path, monkeypatch):
 
 async def test_the_poll_reports_refusals_and_goes_on_after_any_failure(tmp_path, monkeypatch):
     """F-01, F-18, IV-08: no storm, no crash."""
+    first = an_envelope(a_snapshot(1))
     control = Control(
-        an_envelope(a_snapshot(1)),
+        first,
         an_envelope(a_snapshot(2, tenants=[])),
         httpx.ConnectError("x"),
         httpx.Response(401),
@@ -382,6 +383,7 @@ async def test_the_poll_reports_refusals_and_goes_on_after_any_failure(tmp_path,
         "have": "1",
         "replica": "pod-1",
         "applied": "1",
+        "digest": json.loads(first)["digest"],
         "wait": "20",
         "refused": "2",
         "reason": "blank",

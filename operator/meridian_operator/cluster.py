@@ -122,7 +122,7 @@ class Cluster(Protocol):
 
     async def apply(self, manifest: Manifest) -> Manifest:
         """Server-side apply as `meridian-operator`, forced, without status. The manifest carries metadata.namespace and,
-        for a child, one controller ownerReference: raises ForeignOwner when the live object has another controller or none.
+        for a child, one controller ownerReference: raises ForeignOwner when the live object is another's (`is_foreign`).
         """
         ...
 
@@ -189,6 +189,19 @@ def controller_uid(manifest: Manifest) -> str | None:
     """The uid of the object's controller, if it has one."""
     owners = manifest.get("metadata", {}).get("ownerReferences") or ()
     return next((o["uid"] for o in owners if o.get("controller")), None)
+
+
+def is_foreign(live: Manifest, manifest: Manifest) -> bool:
+    """Whether `live` is not the controller's of `manifest` to change: it has another controller, or none and is not marked as ours.
+
+    An owner that was deleted with `--cascade=orphan` leaves its children marked and without controller: they are adopted (K-23).
+    """
+    wanted, has = controller_uid(manifest), controller_uid(live)
+    if wanted is None:
+        return False
+    if has is None:
+        return (live["metadata"].get("labels") or {}).get("app.kubernetes.io/part-of") != "meridian"
+    return has != wanted
 
 
 def owner_reference(owner: Manifest) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class ServingView:
     region: str = ""
     issued_at: datetime = LONG_AGO
     applied: tuple[tuple[str, int], ...] = ()
-    """(replica, generation) as replicas reported."""
+    """(replica, generation) as replicas reported; 0 for one of another history."""
     usable: bool = True
 
     def waits_for(self, ready: Iterable[str]) -> tuple[str, ...]:
@@ -55,6 +55,7 @@ def view(config: Manifest) -> ServingView:
     manifests = [snapshot.serving] + ([snapshot.candidate.manifest] if snapshot.candidate else [])
     targets = {(t.pool, t.version) for m in manifests for t in (m.primary, m.fallback) if t is not None}
     reports = (config.get("status") or {}).get("replicas") or ()
+    mine = (int(spec["generation"]), spec.get("digest"))
     return ServingView(
         service=snapshot.service,
         generation=int(spec["generation"]),
@@ -65,8 +66,14 @@ def view(config: Manifest) -> ServingView:
         tenants=frozenset(t.tenant_id for t in snapshot.tenants),
         region=snapshot.region,
         issued_at=issued if issued.tzinfo else issued.replace(tzinfo=UTC),
-        applied=tuple(sorted((r["replica"], int(r.get("generation", 0))) for r in reports)),
+        applied=tuple(sorted((r["replica"], _applied(r, *mine)) for r in reports)),
     )
+
+
+def _applied(report: Manifest, generation: int, digest: str | None) -> int:
+    has = int(report.get("generation", 0))
+    other = report.get("digest")
+    return 0 if has > generation or (has == generation and other and digest and other != digest) else has
 
 
 def live_releases(releases: Iterable[Manifest], views: Iterable[ServingView]) -> dict[str, Manifest]:

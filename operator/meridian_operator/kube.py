@@ -30,6 +30,7 @@ from meridian_operator.cluster import (
     Subject,
     Unreachable,
     controller_uid,
+    is_foreign,
 )
 
 TIMEOUT = 10.0
@@ -85,7 +86,7 @@ class Kube:
         except NotFound:
             live = None
         if live is not None:
-            if (wanted := controller_uid(manifest)) and controller_uid(live) != wanted:
+            if is_foreign(live, manifest):
                 raise ForeignOwner(f"{kind} {meta['name']} exists and is not controlled by this object")
             if covers(live, body):
                 return live

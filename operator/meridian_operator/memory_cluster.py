@@ -19,6 +19,7 @@ from meridian_operator.cluster import (
     Refused,
     Subject,
     controller_uid,
+    is_foreign,
 )
 
 # The server fills or keeps these; an apply neither sets nor removes them.
@@ -60,7 +61,7 @@ class MemoryCluster:
         live = self.objects.get((kind, namespace, name))
         if live is None:
             return self._store("apply", {k: v for k, v in manifest.items() if k != "status"}, live=None)
-        if (wanted := controller_uid(manifest)) and controller_uid(live) != wanted:
+        if is_foreign(live, manifest):
             raise ForeignOwner(f"{kind} {name} exists and is not controlled by this object")
         merged = _merge(live, {k: v for k, v in manifest.items() if k != "status"})
         return self._store("apply", merged, live=live)

@@ -28,9 +28,9 @@ class Switch:
     """Of the ServingConfig that `observe` saw; None: there was none. Another live one raises Conflict."""
     because: str
     content: str | None = None
-    """Digest that `serving` must have (`content_digest`); None: whatever the Release of that name declares."""
-    above: int = 0
-    """The new generation is higher than this one, which a replica may hold though nothing is stored."""
+    """`content_digest` that the release which gets traffic must have at the write, too; None where no release gets more."""
+    uid: str = ""
+    """Of the candidate."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from meridian_operator.cluster import (
     NotFound,
     Refused,
     Unreachable,
+    controller_uid,
     owner_reference,
     ref,
 )
@@ -164,6 +165,17 @@ async def test_a_name_that_somebody_else_has_is_left_alone(opened: Any) -> None:
         other = {**owner, "metadata": {**owner["metadata"], "uid": "another"}}
         with pytest.raises(ForeignOwner):
             await cluster.apply(config_map(other, a="ours"))
+
+
+async def test_a_child_that_was_orphaned_is_adopted(opened: Any) -> None:
+    """K-23: `--cascade=orphan` leaves it marked as ours and without controller."""
+    async with opened() as cluster:
+        orphan = config_map(None, a="1")
+        orphan["metadata"]["labels"] = {"app.kubernetes.io/part-of": "meridian"}
+        await cluster.create(orphan)
+        owner = await cluster.create(policy())
+        adopted = await cluster.apply(config_map(owner, a="2"))
+        assert controller_uid(adopted) == owner["metadata"]["uid"] and adopted["data"] == {"a": "2"}
 
 
 async def test_deleting_hits_one_exact_object(opened: Any) -> None:

@@ -358,7 +358,7 @@ async def test_the_last_tenant_of_a_service_can_be_offboarded(rig: Rig) -> None:
 async def test_a_switch_to_a_release_that_declares_something_else_by_now_is_refused(rig: Rig) -> None:
     """R-22, K-12: the guard is read again at the write itself."""
     await start(rig)
-    promised = rig.stored["spec"]["servingDigest"]
+    promised = rig.stored["spec"]["served"][0]["digest"]
     await start(rig, "support-2")
     rig.put("Release", "support-1", release_wire(settings={"model": {"maxOutputTokens": 77}}))
     with pytest.raises(CannotCompile, match="made again with other content"):
@@ -371,12 +371,12 @@ async def test_a_switch_to_a_release_that_declares_something_else_by_now_is_refu
 async def test_the_stored_content_digest_is_of_what_serves_not_of_what_bears_its_name(rig: Rig) -> None:
     """R-22: a Release made again under a serving name changes neither the manifest nor its digest."""
     await start(rig, "support-1", "support-2", 25)
-    before = (rig.stored["spec"]["servingDigest"], rig.stored["spec"]["candidateDigest"])
+    before = (rig.stored["spec"]["served"], rig.stored["spec"]["candidateDigest"])
     rig.put("Release", "support-1", release_wire(settings={"model": {"maxOutputTokens": 77}}))
     rig.tenants("acme", "globex")
     await rig.look(3)
     assert rig.snapshot.generation == 2
-    assert (rig.stored["spec"]["servingDigest"], rig.stored["spec"]["candidateDigest"]) == before
+    assert (rig.stored["spec"]["served"], rig.stored["spec"]["candidateDigest"]) == before
 
 
 async def test_a_candidate_whose_spec_cannot_be_read_any_more_loses_its_traffic(rig: Rig) -> None:

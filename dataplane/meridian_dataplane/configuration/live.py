@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Live:
     def __init__(self, source: Source, clock: Clock, metrics: Metrics) -> None:
         self._source, self._clock, self._metrics = source, clock, metrics
         self.snapshot: Snapshot | None = None
+        self.digest = ""
+        """Of the envelope that the snapshot came in: two histories may have the same generation."""
         self.highest = 0
         """Highest generation ever accepted; below it nothing is, whoever signs it (IV-07)."""
         self.refused: Refused | None = None
@@ -118,7 +121,7 @@ class Live:
         return max(valid, key=lambda one: one.snapshot.generation, default=None)
 
     def _apply(self, accepted: Accepted, source: str) -> None:
-        self.snapshot = accepted.snapshot
+        self.snapshot, self.digest = accepted.snapshot, digest_in(accepted.raw)
         self.highest = max(self.highest, accepted.snapshot.generation)
         self.refused = None
         self._metrics.generation.set(accepted.snapshot.generation)
@@ -140,3 +143,8 @@ class Live:
             # Memory serves; only a restart without control plane would miss this one.
             self._metrics.config_disk_failures.inc()
             log_failure("config_not_kept", full, generation=accepted.snapshot.generation)
+
+
+def digest_in(raw: bytes) -> str:
+    """The digest that a verified envelope names."""
+    return str(json.loads(raw).get("digest", ""))

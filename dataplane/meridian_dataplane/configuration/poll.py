@@ -60,6 +60,7 @@ async def _ask_once(live: Live, source: Source, replica: str, client: httpx.Asyn
         "have": applied,
         "replica": replica,
         "applied": applied,
+        "digest": live.digest,
         "wait": WAIT_SECONDS,
     }
     if refused is not None:

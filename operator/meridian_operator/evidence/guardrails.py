@@ -12,6 +12,8 @@ from meridian_operator.evidence.readings import Metrics, Reading
 REQUIRED = ("error-ratio", "ttft-p95", "answer-p95", "citation-validity")
 SAMPLE_RATIO = "sample-ratio"
 _RATIO_MIN_REQUESTS = 200
+_QUANTILE_REQUESTS, _FAR_BEYOND = 100, 2.0
+"""A p95 of fewer requests rests on less than five of them: only one far beyond its limit is a breach then."""
 _COST_FACTOR = 3
 """Times `minRequests` judged: a price that rises because success falls is for the harm guardrail to find and to name."""
 
@@ -80,7 +82,10 @@ def _limited(name: str, requests: Reading, reading: Reading, limit: float, limit
         return Evidence(
             name=name, verdict="Fail", reason="AboveLimit", message=f"{name} is beyond the last bucket", limit=limit
         )
-    told = f"{name} is {shown.format(reading.value)}, limit {shown.format(limit)}"
+    n = requests.value or 0
+    told = f"{name} is {shown.format(reading.value)} over {n:.0f} requests, limit {shown.format(limit)}"
+    if "p95" in name and n < _QUANTILE_REQUESTS and limit < reading.value <= _FAR_BEYOND * limit:
+        return _inconclusive(name, "TooFewForAQuantile", f"{told}; {_QUANTILE_REQUESTS} requests would tell", limit)
     return _against(name, reading.value, reading.value <= limit, limit, told)
 
 

@@ -16,6 +16,11 @@ from meridian_operator.release.verdicts import first_not_passed, taken_look
 
 def leave_when_traffic_was_taken(s: Situation) -> Plan | None:
     """Somebody else moved the pointer: the evidence is over, and so is this attempt (R-20)."""
+    if s.phase == "Canary" and s.live is None and s.somebody_serves:
+        message = (
+            "its traffic is with the serving release: the ServingConfig was deleted, and is stored again without it"
+        )
+        return go_back(s, "leave_when_traffic_was_taken", "ServingConfigDeleted", f"Rolled back: {message}")
     if s.phase == "Canary" and not s.seen.is_candidate:
         message = "Rolled back: the traffic was given to another release"
         return go_back(s, "leave_when_traffic_was_taken", "TrafficTakenAway", message)
@@ -46,7 +51,10 @@ def hold_what_is_held(s: Situation) -> Plan | None:
     """A held candidate keeps its weight, guarded, until a person or the deadline acts; one without traffic rests."""
     if s.phase != "Held":
         return None
-    told = Told("Held", _reason(s), s.seen.status.message or "Held", stalled=True, degraded=True, evidence=changed(s))
+    message = s.seen.status.message or "Held"
+    if s.seen.status.traffic.weight_percent and not s.seen.is_candidate:
+        message = "Held without traffic, which went back to the serving release; raise spec.attempt to try again"
+    told = Told("Held", _reason(s), message, stalled=True, degraded=True, evidence=changed(s))
     return stay(s, "hold_what_is_held", told, SOON if s.seen.is_candidate else REST)
 
 

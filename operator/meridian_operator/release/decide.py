@@ -7,11 +7,12 @@ verdicts of Pass move traffic up; Inconclusive waits; one Fail goes back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from meridian_api.v1alpha1.release import ReleaseSpec
 from meridian_operator.cluster import Unreadable
-from meridian_operator.conditions import is_true, timestamp
+from meridian_operator.conditions import is_true
 from meridian_operator.plan import REST, SOON, Plan, Switch
 from meridian_operator.planning.canary import PlannedSample
 from meridian_operator.release import bake, canary, gates
@@ -40,10 +41,30 @@ def decide(seen: Seen, now: datetime) -> Plan:
 
 
 def _refuse_unreadable_spec(seen: Seen, why: str, now: datetime) -> Plan:
-    """An older or newer schema let it in: named, and nothing else is touched (K-35)."""
+    """An older or newer schema let it in: named, and what serves serves on (K-35), unless nothing guards it any more (R-17)."""
     problem = Problem("InvalidSpec", why, heals=True)
-    told = Told(seen.status.phase, problem.reason, f"the spec cannot be read: {why}", stalled=True, problem=problem)
-    return Plan("refuse_unreadable_spec", status=status_wire(seen, told, now), look_again=REST)
+    message = f"the spec cannot be read: {why}"
+    told = Told(seen.status.phase, problem.reason, message, stalled=True, degraded=True, problem=problem)
+    switch = _away_from_unreadable(seen, message)
+    if switch is None:
+        return Plan("refuse_unreadable_spec", status=status_wire(seen, told, now), look_again=REST)
+    told = replace(told, phase="RolledBack", message=f"Rolled back: {message}", weight=0, stalled=False)
+    return Plan("leave_an_unreadable_spec", switch=switch, status=status_wire(seen, told, now), look_again=AT_ONCE)
+
+
+def _away_from_unreadable(seen: Seen, because: str) -> Switch | None:
+    """A canary, a bake or an abort needs the spec's limits or its owner's word: without them traffic goes back."""
+    spec, live = seen.object.get("spec") or {}, seen.live
+    if not isinstance(live, Live):
+        return None
+    if seen.is_candidate:
+        return Switch(spec["service"], live.serving, None, 0, "", live.resource_version, because[:300])
+    before = spec.get("rollbackTo")
+    unguarded = seen.status.phase == "Bake" or spec.get("intent") == "Abort"
+    if not (seen.is_serving and unguarded and isinstance(before, str)):
+        return None
+    content = live.served.get(before) or seen.status.rollback_digest
+    return Switch(spec["service"], before, None, 0, "", live.resource_version, because[:300], content)
 
 
 def _away_from(seen: Seen) -> Switch | None:
@@ -69,19 +90,27 @@ def take_back_from_a_release_that_is_gone(s: Situation) -> Plan | None:
 def store_again_what_served(s: Situation) -> Plan | None:
     """Somebody deleted the ServingConfig: replicas answer from theirs, and the release that served puts it back (K-18).
 
-    Only the one that its own status calls serving, alone in that; `intent: Abort` leaves it deleted, which ends a service.
+    Only the one whose status says that it serves, by the newest generation of those that say so. On a first release
+    `intent: Abort` leaves it deleted, which ends a service; any other has to serve before it can go back.
     """
-    if s.live is not None or s.spec.intent == "Abort" or isinstance(s.seen.siblings, Unreadable):
+    if s.live is not None or isinstance(s.seen.siblings, Unreadable) or (s.first and s.spec.intent == "Abort"):
         return None
     if s.seen.status.phase not in ("Promoted", "Bake") or not is_true(s.seen.object.get("status"), "Serving"):
         return None
-    if any(
-        other.serves and other.created >= s.seen.object["metadata"]["creationTimestamp"] for other in s.seen.siblings
-    ):
-        return None  # a newer one says so too: this status missed its last write
-    return serve_again(
-        s, "store_again_what_served", "its ServingConfig was deleted and is stored again; this release serves"
-    )
+    mine = (s.seen.status.traffic.generation, s.seen.name)
+    if any(other.serves and (other.generation, other.name) > mine for other in s.seen.siblings):
+        return None  # a later one says so too: this status missed its last write
+    message = "its ServingConfig was deleted and is stored again; this release serves"
+    return serve_again(s, "store_again_what_served", message)
+
+
+def take_back_what_a_namesake_had(s: Situation) -> Plan | None:
+    """A Release deleted and made again during its canary is another one: it has no evidence, and inherits none (R-05, K-10)."""
+    if not s.seen.has_namesakes_traffic or s.live is None:
+        return None
+    because = f"release {s.seen.name} was deleted and made again: the traffic of the former goes back"
+    switch = Switch(s.spec.service, s.live.serving, None, 0, "", s.live.resource_version, because)
+    return Plan("take_back_what_a_namesake_had", switch=switch, look_again=AT_ONCE)
 
 
 def begin_attempt(s: Situation) -> Plan | None:
@@ -95,16 +124,15 @@ def begin_attempt(s: Situation) -> Plan | None:
         "planned_n": planned.candidate if isinstance(planned, PlannedSample) else 0,
         "bake_observed_seconds": 0, "bake_last_look": None,
     }  # fmt: skip
-    if s.seen.is_serving:
+    if s.seen.is_serving or s.phase == "Promoted":  # nothing failed: there is nothing to try again
         told = Told(s.phase, "AttemptNoted", s.seen.status.message or "serves", changes={"attempt": s.spec.attempt})
         return stay(s, rule, told, AT_ONCE)
     if s.seen.is_candidate and s.seen.status.attempt > 0:
         message = f"attempt {s.spec.attempt} begins: the traffic of attempt {s.seen.status.attempt} goes back first"
         return go_back(s, rule, "NewAttempt", message)
-    if s.seen.is_candidate:  # a status that was lost: what is committed is known, what was seen is not
-        found = {**changes, "step": s.step, "step_since": timestamp(s.now)}
-        told = Told("Canary", "StatusLost", "takes up the canary it finds", changes=found)
-        return stay(s, rule, told, AT_ONCE)
+    if s.seen.is_candidate:  # what is committed is known; what was seen, and whether the look was taken, is not (R-08)
+        message = f"attempt {s.spec.attempt} begins anew: its status was lost, so its traffic goes back first"
+        return go_back(s, rule, "StatusLost", message)
     return stay(s, rule, Told("Checks", "Checking", "checks what the release refers to", changes=changes), AT_ONCE)
 
 
@@ -114,7 +142,10 @@ def keep_traffic_away_from_what_is_over(s: Situation) -> Plan | None:
         return None
     rule = "keep_traffic_away_from_what_is_over"
     reason = next((c.reason for c in s.seen.status.conditions if c.type == "Degraded"), s.phase)
-    if s.seen.is_candidate or (s.seen.is_serving and s.spec.rollback_to):
+    if s.seen.is_serving:  # another release's way back led here: that switch is newer than this status
+        message = "promoted: it answers users again, another release went back to it"
+        return is_over(s, rule, Told("Promoted", "ServesAgain", message, settled=True))
+    if s.seen.is_candidate:
         return go_back(s, rule, reason, s.seen.status.message, phase=s.phase)
     known = s.seen.status.traffic.acknowledged or (s.live is None or s.live.acknowledged)
     refused = any(c.type == "Accepted" and c.status == "False" for c in s.seen.status.conditions)
@@ -156,9 +187,8 @@ def rest(s: Situation) -> Plan:
     """Promoted: it serves, or another does by now."""
     serving = s.live.serving if s.live else "no release"
     if s.seen.is_serving:
-        return is_over(
-            s, "rest", Told("Promoted", "Promoted", _kept(s, "promoted: this release answers users"), settled=True)
-        )
+        message = _kept(s, "promoted: this release answers users")
+        return is_over(s, "rest", Told("Promoted", "Promoted", message, settled=True))
     return is_over(
         s, "rest", Told(s.phase, "Replaced", f"promoted once; release {serving} answers users now", settled=True)
     )
@@ -170,6 +200,7 @@ def _kept(s: Situation, message: str) -> str:
 
 RULES: tuple[Rule, ...] = (
     take_back_from_a_release_that_is_gone,
+    take_back_what_a_namesake_had,
     store_again_what_served,
     begin_attempt,
     keep_traffic_away_from_what_is_over,

@@ -30,12 +30,16 @@ def leave_when_the_base_is_another(s: Situation) -> Plan | None:
     serving = s.live.serving if s.live else None
     if serving == s.spec.rollback_to:
         return None
+    if s.live is None and s.somebody_serves:
+        return _queued(s, "", "waits: the ServingConfig was deleted, and the release that serves stores it again first")
     siblings = s.seen.siblings if not isinstance(s.seen.siblings, Unreadable) else ()
     coming = next((x for x in siblings if x.name == s.spec.rollback_to and x.phase not in OVER), None)
     if coming is not None:
         return _queued(s, coming.name, f"waits for release {coming.name}, which it builds on ({coming.phase})")
     asked = f"rollbackTo is {s.spec.rollback_to}" if s.spec.rollback_to else "the release has no rollbackTo"
     now = f"release {serving} serves" if serving else "nothing serves yet"
+    if serving == s.seen.name:
+        now = f"what serves is another content of the same name, {serving}: give this one a new name"
     return reject(s, "leave_when_the_base_is_another", Problem("StaleBase", f"{asked}, but {now}", heals=False))
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from meridian_api.v1alpha1.release import Evidence, Phase, ReleaseSpec
+from meridian_operator.cluster import Unreadable
 from meridian_operator.conditions import timestamp
 from meridian_operator.plan import REST, SOON, EvaluationRequest, EventNote, Plan, Switch
 from meridian_operator.release.seen import Live, Seen, parse_time, salt
@@ -34,6 +35,11 @@ class Situation:
         return self.spec.rollback_to is None
 
     @property
+    def somebody_serves(self) -> bool:
+        """Whether another release's status says that it answers users."""
+        return not isinstance(self.seen.siblings, Unreadable) and any(other.serves for other in self.seen.siblings)
+
+    @property
     def step(self) -> int:
         """1-based step whose weight is committed; 0 before the first."""
         return sum(step.weight <= self.seen.weight for step in self.spec.rollout.canary.steps)
@@ -52,7 +58,8 @@ def give_weight(s: Situation, because: str, step: int, message: str, evidence: t
         changes={"step": step, "step_since": _stamp(s), "bake_observed_seconds": 0, "bake_last_look": None},
     )  # fmt: skip
     serving = s.live.serving if s.live else (s.spec.rollback_to or s.seen.name)
-    return _plan(s, because, told, _switch(s, serving, s.seen.name, weight, message), AT_ONCE)
+    switch = replace(_switch(s, serving, s.seen.name, weight, message), content=s.seen.content, uid=s.seen.uid)
+    return _plan(s, because, told, switch, AT_ONCE)
 
 
 def take_over(s: Situation, because: str, message: str, evidence: tuple[Evidence, ...] = ()) -> Plan:
@@ -61,7 +68,7 @@ def take_over(s: Situation, because: str, message: str, evidence: tuple[Evidence
         "Bake", "Baking", message, evidence=evidence, weight=100,
         changes={"bake_observed_seconds": 0, "bake_last_look": None},
     )  # fmt: skip
-    return _plan(s, because, told, _switch(s, s.seen.name, None, 0, message), AT_ONCE)
+    return _plan(s, because, told, replace(_switch(s, s.seen.name, None, 0, message), content=s.seen.content), AT_ONCE)
 
 
 def go_back(
@@ -95,9 +102,9 @@ def go_back(
 
 
 def serve_again(s: Situation, because: str, message: str) -> Plan:
-    """Store once more what served: nothing is stored, and replicas may hold a generation that the status knows of."""
+    """Store once more what served: nothing is stored."""
     told = Told(s.phase, "StoredAgain", message, weight=100, settled=s.phase == "Promoted")
-    switch = replace(_switch(s, s.seen.name, None, 0, message), above=s.seen.status.traffic.generation)
+    switch = replace(_switch(s, s.seen.name, None, 0, message), content=s.seen.content)
     return _plan(s, because, told, switch, AT_ONCE)
 
 

@@ -35,7 +35,7 @@ async def observe(key: Key, world: World) -> Seen | Unreadable | None:
     except ValidationError as wrong:
         first = wrong.errors()[0]
         reason = f"{'.'.join(str(p) for p in first['loc'])}: {first['msg']}"[:500]
-        return Seen(found, reason, status, None, (), ())
+        return Seen(found, reason, status, await _live_of_unreadable(found, world), (), ())
     cluster, namespace = world.cluster, key.namespace
     config, releases, slices, pools = await asyncio.gather(
         find(cluster, "ServingConfig", namespace, spec.service),
@@ -55,7 +55,7 @@ async def observe(key: Key, world: World) -> Seen | Unreadable | None:
     )
     target = next((r for r in others if r["metadata"]["name"] == spec.rollback_to), None)
     content = _target_content(spec, status, live, target)
-    cold_target, reachable = _target(spec, target, content, pools, slices)
+    cold_target, reachable = _target(key.name, spec, target, content, pools, slices)
     problems, incomplete = problems if isinstance(problems, tuple) else (problems, ())
     if target is not None:
         cold_target += incomplete
@@ -90,7 +90,8 @@ def _live(config: Manifest | Unreadable | None, slices: tuple[Manifest, ...] | U
         return Unreadable("ServingConfig status", str(wrong)[:200])
     waiting = "ready replicas cannot be listed"
     if not isinstance(slices, Unreadable):
-        known = acknowledged(reports, ready_pods(slices, DATA_PLANE_SERVICE), spec["generation"])
+        ready = ready_pods(slices, DATA_PLANE_SERVICE)
+        known = acknowledged(reports, ready, spec["generation"], spec.get("digest", ""))
         waiting = known.sentence(spec["generation"]) if isinstance(known, Waiting) else ""
     return Live(
         resource_version=config["metadata"]["resourceVersion"],
@@ -100,8 +101,20 @@ def _live(config: Manifest | Unreadable | None, slices: tuple[Manifest, ...] | U
         weight_percent=spec.get("candidateWeightPercent", 0),
         acknowledged=not waiting,
         waiting_for=waiting,
-        content=spec.get("servingDigest") or None,
+        served={one["release"]: one["digest"] for one in spec.get("served") or ()},
+        candidate_uid=spec.get("candidateUid") or "",
     )
+
+
+async def _live_of_unreadable(found: Manifest, world: World) -> Live | Unreadable | None:
+    """A Release whose spec cannot be read may still answer users: its status has to say so."""
+    service, namespace = (found.get("spec") or {}).get("service"), found["metadata"]["namespace"]
+    if not isinstance(service, str) or not service:
+        return None
+    config, slices = await asyncio.gather(
+        find(world.cluster, "ServingConfig", namespace, service), find_all(world.cluster, "EndpointSlice", namespace)
+    )
+    return _live(config, slices)
 
 
 def _siblings(releases: tuple[Manifest, ...] | Unreadable, name: str, service: str) -> tuple[Sibling, ...] | Unreadable:
@@ -113,7 +126,8 @@ def _siblings(releases: tuple[Manifest, ...] | Unreadable, name: str, service: s
             (r.get("status") or {}).get("phase", "Pending"),
             r["metadata"].get("creationTimestamp", ""),
             (r.get("spec") or {}).get("intent") == "Pause" or bool((r.get("spec") or {}).get("hold")),
-            is_true(r.get("status") or {}, "Serving"),
+            is_true(r.get("status"), "Serving"),
+            int(((r.get("status") or {}).get("traffic") or {}).get("generation", 0)),
         )
         for r in releases
         if r["metadata"]["name"] != name
@@ -156,13 +170,14 @@ def _epoch_status(epoch: Manifest) -> IndexEpochStatus:
 def _target_content(
     spec: ReleaseSpec, status: ReleaseStatus, live: Live | Unreadable | None, target: Manifest | None
 ) -> str | None:
-    """What the rollback target served: as stored while it serves, as remembered afterwards.
+    """What the rollback target served: as stored with the pointer, else as this status remembers it.
 
     Where neither is known (an earlier version wrote both), what is found now is what is remembered from now on.
     """
-    if isinstance(live, Live) and live.serving == spec.rollback_to and live.content:
-        return live.content
-    return status.rollback_digest or (_content(target) if target else None)
+    if spec.rollback_to is None:
+        return None
+    stored = live.served.get(spec.rollback_to) if isinstance(live, Live) else None
+    return stored or status.rollback_digest or (_content(target) if target else None)
 
 
 def _content(release: Manifest) -> str | None:
@@ -173,6 +188,7 @@ def _content(release: Manifest) -> str | None:
 
 
 def _target(
+    name: str,
     spec: ReleaseSpec,
     target: Manifest | None,
     content: str | None,
@@ -190,6 +206,8 @@ def _target(
         return (f"Release {spec.rollback_to} cannot be read",), False
     if content is not None and content_digest(found) != content:
         return (f"Release {spec.rollback_to} was made again with other content",), False
+    if found.intent == "Abort" and found.rollback_to == name:
+        return (f"Release {spec.rollback_to} is aborted itself, and names this one as its way back",), False
     primary = derived_name(found.models.primary.pool, found.models.primary.version)
     reachable = isinstance(slices, Unreadable) or has_ready_endpoint(slices, primary)
     return cold_versions(found.models, pools, slices), reachable

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from meridian_api.v1alpha1.release import Phase, ReleaseSpec, ReleaseStatus
+from meridian_api.v1alpha1.release import Phase, ReleaseSpec, ReleaseStatus, content_digest
 from meridian_operator.cluster import Manifest, Unreadable
 from meridian_operator.evidence.outcomes import Tally
 from meridian_operator.evidence.readings import Metrics
@@ -28,8 +29,9 @@ class Live:
     acknowledged: bool
     waiting_for: str = ""
     """A clause naming the replicas that have not applied it."""
-    content: str | None = None
-    """Digest of what `serving` serves (`content_digest`); None when an earlier version stored it."""
+    served: Mapping[str, str] = field(default_factory=dict)
+    """`content_digest` by release, of those that had all traffic; an earlier version stored none."""
+    candidate_uid: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Sibling:
     paused: bool
     serves: bool = False
     """Its status says that it answers users."""
+    generation: int = 0
+    """Of the ServingConfig that its status is about."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,28 @@ class Seen:
         return self.object["metadata"]["uid"]
 
     @property
+    def content(self) -> str | None:
+        """Digest of what this release declares; None when it cannot be read."""
+        return None if isinstance(self.spec, str) else content_digest(self.spec)
+
+    @property
     def is_serving(self) -> bool:
-        return isinstance(self.live, Live) and self.live.serving == self.name
+        """This very content, not only its name: what is made again under the name of what serves does not serve."""
+        if not isinstance(self.live, Live) or self.live.serving != self.name:
+            return False
+        return self.content is None or self.live.served.get(self.name, self.content) == self.content
 
     @property
     def is_candidate(self) -> bool:
-        return isinstance(self.live, Live) and self.live.candidate == self.name
+        """This very object: evidence belongs to a uid (R-05)."""
+        if not isinstance(self.live, Live) or self.live.candidate != self.name:
+            return False
+        return self.live.candidate_uid in ("", self.uid)
+
+    @property
+    def has_namesakes_traffic(self) -> bool:
+        """The candidate is a Release of this name that was deleted."""
+        return isinstance(self.live, Live) and self.live.candidate == self.name and not self.is_candidate
 
     @property
     def weight(self) -> int:

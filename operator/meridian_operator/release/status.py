@@ -73,7 +73,8 @@ def _traffic(seen: Seen, told: Told, stamp: str) -> Traffic:
     old = seen.status.traffic
     weight = seen.weight if told.weight is None else told.weight
     if not isinstance(seen.live, Live):
-        return Traffic(weight_percent=weight, since=stamp if weight != old.weight_percent else old.since)
+        since = stamp if weight != old.weight_percent else old.since
+        return Traffic(weight_percent=weight, generation=old.generation, since=since)
     if told.phase in OVER and weight == 0 and old.weight_percent == 0 and old.acknowledged:
         return old  # long over: later generations are about others, and no write tells of them (K-27)
     return Traffic(

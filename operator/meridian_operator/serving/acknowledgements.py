@@ -10,6 +10,7 @@ from meridian_api.v1alpha1.servingconfig import ReplicaReport, ServingConfigStat
 
 REASON_LIMIT = 256
 _REPLICA = re.compile(r"^[a-z0-9]([-.a-z0-9]{0,118}[a-z0-9])?$")
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 _UNPRINTABLE = re.compile(r"[^\x21-\x7e]+")
 
 
@@ -36,19 +37,18 @@ class Waiting:
 
 
 def acknowledged(
-    status: ServingConfigStatus, ready_replicas: Collection[str], generation: int
+    status: ServingConfigStatus, ready_replicas: Collection[str], generation: int, digest: str = ""
 ) -> Acknowledged | Waiting:
-    """Whether traffic really follows `generation`. Without any ready replica nothing is known, so it is Waiting.
+    """Whether traffic really follows `generation` with the bytes of `digest` (any when empty).
 
-    A replica that reported `generation` as refused does not count even if it accepted a higher one before, which cannot be:
-    accepted generations only grow.
+    Without any ready replica nothing is known, so it is Waiting.
     """
     reports = {report.replica: report for report in status.replicas}
     late = []
     refused = []
     for name in sorted(ready_replicas):
         report = reports.get(name)
-        if report is not None and report.generation >= generation:
+        if report is not None and has_applied(report, generation, digest):
             continue
         late.append(name)
         if report is not None and report.refused_generation >= generation:
@@ -58,7 +58,14 @@ def acknowledged(
     return Acknowledged(len(ready_replicas))
 
 
-def clean_report(replica: str, applied: int, refused: int, reason: str) -> ReplicaReport | None:
+def has_applied(report: ReplicaReport, generation: int, digest: str) -> bool:
+    """This generation and these bytes. A higher one is of a history that was deleted, or that a restored etcd lost: such a
+    replica follows something else (F-07). An older data plane names no digest, and is believed.
+    """
+    return report.generation == generation and (not report.digest or not digest or report.digest == digest)
+
+
+def clean_report(replica: str, applied: int, refused: int, reason: str, digest: str = "") -> ReplicaReport | None:
     """A report as it may enter status: names checked, text printable and bounded (K-28). None when the name is no pod's."""
     if not _REPLICA.match(replica):
         return None
@@ -68,6 +75,7 @@ def clean_report(replica: str, applied: int, refused: int, reason: str) -> Repli
         generation=max(0, applied),
         refused_generation=refused if refused > applied else 0,
         reason=text,
+        digest=digest if _DIGEST.match(digest) else None,
     )
 
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 from meridian_api.meta import API_VERSION
 from meridian_api.serving import Envelope, Snapshot
-from meridian_api.v1alpha1.release import content_digest
 from meridian_operator.cluster import Conflict, Manifest, Refused
 from meridian_operator.converge import World
 from meridian_operator.logs import log
 from meridian_operator.plan import Switch
-from meridian_operator.serving import shrinkage, wakeups
-from meridian_operator.serving.compile import Pointer, Problem, Sources, Stamp, compile_snapshot
+from meridian_operator.serving import contents, shrinkage, wakeups
+from meridian_operator.serving.compile import Pointer, Problem, Stamp, compile_snapshot
 from meridian_operator.serving.copies import config_map
 from meridian_operator.serving.gather import gather_sources, keep_unreadable_tenants, read_stored
 from meridian_operator.serving.sign import KeyUnusable, load_key, sign
@@ -54,14 +54,16 @@ async def commit(switch: Switch, world: World, namespace: str) -> Envelope:
     releases = filter(None, (pointer.serving, pointer.candidate))
     sources = await gather_sources(world.cluster, namespace, switch.service, settings.region, releases)
     tenants, _ = keep_unreadable_tenants(sources, last)
-    contents = _contents(stored, sources)
-    if switch.content is not None and contents.get(switch.serving) != switch.content:
-        why = f"Release {switch.serving} does not declare what it served: it was made again with other content"
+    spec = stored.manifest["spec"] if stored else {}
+    gets = switch.candidate or switch.serving
+    if switch.content is not None and contents.digest(spec, sources, gets) != switch.content:
+        why = f"Release {gets} does not declare what was judged: it was made again with other content"
         raise CannotCompile((Problem("ReleaseReplaced", why),))
     seen_missing = shrinkage.LOOKS.missing_before(switch.service, time.monotonic())
-    settled = shrinkage.settle(tenants, last, seen_missing)
+    refused = stored is not None and shrinkage.refused_as_shrunken(stored.manifest)
+    settled = shrinkage.settle(tenants, last, seen_missing, refused)
     stamp = Stamp(
-        generation=max(stored.next_generation if stored else 1, switch.above + 1),
+        generation=stored.next_generation if stored else 1,
         lease_epoch=world.fence(),
         issued_at=world.clock().astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         shrink_confirmed=settled.confirmed or _still_shrinking(stored),
@@ -74,7 +76,8 @@ async def commit(switch: Switch, world: World, namespace: str) -> Envelope:
         await world.cluster.apply(config_map(stored.manifest, stored.envelope))
         return stored.envelope
     envelope = sign(made.snapshot, key)
-    written = await _write(world, namespace, stored, made.snapshot, envelope, contents)
+    known = contents.fields(spec, sources, made, switch.uid)
+    written = await _write(world, namespace, stored, made.snapshot, envelope, known)
     log(
         "commit",
         key=f"ServingConfig/{namespace}/{switch.service}",
@@ -105,29 +108,15 @@ def _still_shrinking(stored: Stored | None) -> bool:
     return any(report.get("generation", 0) < stored.envelope.generation for report in reports)
 
 
-def _contents(stored: Stored | None, sources: Sources) -> dict[str, str]:
-    """Content digest by release. Of one with traffic, what is stored counts: `compile` keeps its manifest, too."""
-    found = {name: content_digest(spec) for name, spec in sources.releases.items()}
-    spec = stored.manifest["spec"] if stored else {}
-    for role in ("serving", "candidate"):
-        if spec.get(role) and spec.get(f"{role}Digest"):
-            found[spec[role]] = spec[f"{role}Digest"]
-    return found
-
-
 async def _write(
     world: World,
     namespace: str,
     stored: Stored | None,
     snapshot: Snapshot,
     envelope: Envelope,
-    contents: Mapping[str, str],
+    known: Mapping[str, Any],
 ) -> Manifest:
     trial = snapshot.candidate
-    digests = {
-        "servingDigest": contents.get(snapshot.serving.release),
-        "candidateDigest": contents.get(trial.manifest.release) if trial else None,
-    }
     spec = {
         "service": snapshot.service,
         "region": snapshot.region,
@@ -136,7 +125,7 @@ async def _write(
         "serving": snapshot.serving.release,
         "candidate": trial.manifest.release if trial else "",
         "candidateWeightPercent": trial.weight_percent if trial else 0,
-        **{key: digest for key, digest in digests.items() if digest},
+        **known,
     }
     if stored is not None:
         return await world.cluster.replace({**stored.manifest, "spec": spec})

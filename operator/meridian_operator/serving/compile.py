@@ -53,6 +53,8 @@ class Compiled:
 
     snapshot: Snapshot
     warnings: tuple[Problem, ...] = ()
+    kept: frozenset[str] = frozenset()
+    """Releases whose manifest is the stored one, because it cannot be compiled from what they declare now."""
 
 
 def compile_snapshot(
@@ -118,7 +120,7 @@ def compile_snapshot(
     size = len(pack(snapshot))
     if size > _PACKED_LIMIT:
         return (Problem("TooLarge", f"the snapshot has {size} bytes packed, the limit is {_PACKED_LIMIT}"),)
-    return Compiled(snapshot, tuple(warnings))
+    return Compiled(snapshot, tuple(warnings), frozenset(n for n, m in manifests.items() if m is _manifest_in(last, n)))
 
 
 def serving_tenant(spec: TenantPolicySpec) -> ServingTenant:

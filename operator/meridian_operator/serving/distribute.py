@@ -43,6 +43,7 @@ class Poll:
     have: int
     replica: str
     applied: int
+    digest: str
     refused: int
     reason: str
     wait: float
@@ -92,7 +93,7 @@ class Distributor:
             poll = parse(request)
         except ValueError as wrong:
             return _refusal(400, str(wrong))
-        report = clean_report(poll.replica, poll.applied, poll.refused, poll.reason)
+        report = clean_report(poll.replica, poll.applied, poll.refused, poll.reason, poll.digest)
         if report is None:
             return _refusal(400, "replica must be a pod's name")
         if user.pod is not None and user.pod != poll.replica:
@@ -178,6 +179,7 @@ def parse(request: web.Request) -> Poll:
         have=_count(query.get("have", "0"), "have"),
         replica=query.get("replica", ""),
         applied=_count(query.get("applied", "0"), "applied"),
+        digest=query.get("digest", "")[:80],
         refused=_count(query.get("refused", "0"), "refused"),
         reason=query.get("reason", "")[:1024],
         wait=_seconds(query.get("wait", "0")),

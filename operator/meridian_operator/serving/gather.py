@@ -19,7 +19,7 @@ from meridian_api.v1alpha1.tenantpolicy import TenantPolicySpec
 from meridian_operator.cluster import Cluster, Manifest, NotFound
 from meridian_operator.serving.compile import Problem, Sources, serving_tenant
 from meridian_operator.serving.sign import KeyUnusable, SigningKey, load_key, open_own
-from meridian_operator.serving.stored import Stored, envelope_of
+from meridian_operator.serving.stored import Stored, doubled, envelope_of
 from meridian_operator.settings import Settings
 
 Spec = TypeVar("Spec", bound=ApiModel)
@@ -82,14 +82,15 @@ async def open_stored(cluster: Cluster, settings: Settings, manifest: Manifest, 
     """
     envelope = envelope_of(manifest)
     highest = int((manifest.get("status") or {}).get("highestAccepted", 0))
+    twice = doubled(manifest, envelope)
     trusted: dict[str, str] = {}
     if envelope.key_id != key.key_id:
         keys = await _get(cluster, "ConfigMap", manifest["metadata"]["namespace"], settings.keys_config_map)
         trusted = (keys or {}).get("data") or {}
     try:
-        return Stored(manifest, envelope, highest, open_own(envelope, key, trusted))
+        return Stored(manifest, envelope, highest, open_own(envelope, key, trusted), has_a_double=twice)
     except ValueError as unusable:
-        return Stored(manifest, envelope, highest, None, str(unusable)[:200])
+        return Stored(manifest, envelope, highest, None, str(unusable)[:200], twice)
 
 
 def signing_key(folder: str) -> SigningKey | KeyUnusable:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from meridian_api.serving import ServingTenant, Snapshot
 
+REFUSED = "*refused*"
+"""Stands among the missing ids for those that only replicas know; no tenant id has such letters."""
 SHARE = 0.20
 COUNT = 3
 ENDED = "1970-01-01T00:00:00Z"
@@ -23,6 +26,8 @@ class Settled:
     kept: tuple[str, ...] = ()
     confirmed: bool = False
     """The list shrank a lot, and that was seen twice."""
+    doubted: bool = False
+    """Replicas hold more tenants than what is stored, and refused it; one list has said so far that these are all."""
 
 
 def is_large(before: Collection[str], missing: Collection[str]) -> bool:
@@ -32,11 +37,28 @@ def is_large(before: Collection[str], missing: Collection[str]) -> bool:
     return len(missing) > SHARE * len(before) and (len(missing) > COUNT or len(missing) == len(before))
 
 
-def settle(live: Iterable[ServingTenant], last: Snapshot | None, seen_missing: Collection[str]) -> Settled:
-    """What of `live` is believed, given the stored snapshot and the ids that an earlier list missed too."""
+def refused_as_shrunken(manifest: Mapping[str, Any]) -> bool:
+    """Whether a replica refused the stored generation for its missing tenants, and nothing in it says that they may be.
+
+    So it is after a ServingConfig was deleted and stored again: what replicas hold is not what is compared with here.
+    """
+    reports = (manifest.get("status") or {}).get("replicas") or ()
+    stored = manifest["spec"]["generation"]
+    return any(r.get("refusedGeneration", 0) >= stored and r.get("reason") == "shrunken" for r in reports)
+
+
+def settle(
+    live: Iterable[ServingTenant], last: Snapshot | None, seen_missing: Collection[str], refused: bool = False
+) -> Settled:
+    """What of `live` is believed, given the stored snapshot and the ids that an earlier list missed too; `refused` says that
+    replicas refused what is stored as shrunken.
+    """
     tenants = tuple(live)
     if last is None:
         return Settled(tenants)
+    if refused and tenants:
+        again = REFUSED in seen_missing
+        return Settled(tenants, confirmed=again, doubted=not again)
     now = {tenant.tenant_id for tenant in tenants}
     before = {tenant.tenant_id: tenant for tenant in last.tenants}
     missing = before.keys() - now

@@ -18,6 +18,8 @@ class Stored:
     highest_accepted: int
     snapshot: Snapshot | None
     why: str = ""
+    has_a_double: bool = False
+    """A replica holds this generation with other bytes: of a history that was deleted, or that a restored etcd lost."""
 
     @property
     def next_generation(self) -> int:
@@ -37,6 +39,13 @@ def envelope_of(manifest: Manifest) -> Envelope:
     )
 
 
+def doubled(manifest: Manifest, envelope: Envelope) -> bool:
+    """Whether a report names this generation and other bytes."""
+    reports = (manifest.get("status") or {}).get("replicas") or ()
+    same = [r.get("digest") for r in reports if r.get("generation") == envelope.generation]
+    return any(digest and digest != envelope.digest for digest in same)
+
+
 def reason_to_write(stored: Stored | None, wanted: Snapshot, key_id: str) -> str | None:
     """Why `wanted` has to become a new generation; None when what is stored serves alike (K-17, K-27)."""
     if stored is None:
@@ -49,6 +58,10 @@ def reason_to_write(stored: Stored | None, wanted: Snapshot, key_id: str) -> str
         return "tenants, pools, epochs or texts changed"
     if stored.highest_accepted > stored.envelope.generation:
         return f"a replica has accepted generation {stored.highest_accepted} already"
+    if wanted.shrink_confirmed and not stored.snapshot.shrink_confirmed:
+        return "two lists say that tenants are gone which replicas still hold"
+    if stored.has_a_double:
+        return f"a replica holds another generation {stored.envelope.generation}"
     if stored.envelope.key_id != key_id:
         return f"the signing key is {key_id} now"
     return None

@@ -133,7 +133,7 @@ def follow(found: Found) -> Plan | None:
 
 def look_twice(found: Found) -> Plan | None:
     """Many tenants are missing from one list: believe it only when a second one says so (F-04)."""
-    if not found.seen.settled.kept:
+    if not (found.seen.settled.kept or found.seen.settled.doubted):
         return None
     return Plan(because="look_twice", look_again=SECOND_LOOK)
 
@@ -166,7 +166,7 @@ def _status(found: Found) -> dict[str, Any] | None:
     before = next((c for c in status.get("conditions") or () if c["type"] == "Accepted"), None)
     problem = _worst(found)
     if problem is None:
-        if before is None or before["status"] == "True":
+        if before is None or before["reason"] == "InStep":
             return None
         say = Say("Accepted", True, "InStep", "")
     else:

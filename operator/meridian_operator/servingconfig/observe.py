@@ -46,13 +46,14 @@ async def observe(key: Key, world: World) -> Observed | Unreadable | None:
     except ClusterError as error:
         return Unreadable(f"sources of {key.name}", str(error)[:300])
     tenants, problems = keep_unreadable_tenants(sources, stored.snapshot)
-    settled = _settle(key.name, tenants, stored.snapshot)
+    settled = _settle(key.name, tenants, stored.snapshot, shrinkage.refused_as_shrunken(manifest))
     return Observed(manifest, stored, signing.key_id, sources, settled, tuple(problems), copy)
 
 
-def _settle(service: str, tenants: tuple[ServingTenant, ...], last: Snapshot) -> Settled:
+def _settle(service: str, tenants: tuple[ServingTenant, ...], last: Snapshot, refused: bool) -> Settled:
     at = time.monotonic()
-    settled = shrinkage.settle(tenants, last, shrinkage.LOOKS.missing_before(service, at))
+    settled = shrinkage.settle(tenants, last, shrinkage.LOOKS.missing_before(service, at), refused)
     live = {tenant.tenant_id for tenant in tenants}
-    shrinkage.LOOKS.saw(service, {t.tenant_id for t in last.tenants} - live, at)
+    missing = {t.tenant_id for t in last.tenants} - live
+    shrinkage.LOOKS.saw(service, missing | {shrinkage.REFUSED} if refused else missing, at)
     return settled
