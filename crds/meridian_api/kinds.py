@@ -37,6 +37,14 @@ class ApiKind:
     """Rules that read the name, which only the server has in hand."""
 
 
+DNS_LABEL_NAME = Rule(
+    "self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+    "metadata.name: at most 63 of a-z, 0-9 and -, as other objects name it so",
+)
+NOT_ITS_OWN_WAY_BACK = Rule(
+    "!has(self.spec.rollbackTo) || self.spec.rollbackTo != self.metadata.name",
+    "rollbackTo: a release cannot be rolled back to itself",
+)
 # What names a release or an epoch refuses this name (S-41); so does its birth, or it could not be replaced.
 NAME_NOT_LATEST = Rule(NOT_LATEST.replace("self", "self.metadata.name"), f"metadata.name: {FLOATS}")
 READY = Column("Ready", '.status.conditions[?(@.type=="Ready")].status')
@@ -55,7 +63,7 @@ KINDS: tuple[ApiKind, ...] = (
             AGE,
         ),
         "One consistent set of app, prompt, models, index and tools, rolled out on evidence.",
-        (NAME_NOT_LATEST,),
+        (NAME_NOT_LATEST, NOT_ITS_OWN_WAY_BACK),
     ),
     ApiKind(
         # `ipool` and the full name: plain `inferencepool` collides with the Gateway API Inference Extension's kind.
@@ -69,6 +77,7 @@ KINDS: tuple[ApiKind, ...] = (
             AGE,
         ),
         "A model in a region, in several deployable versions.",
+        (DNS_LABEL_NAME,),
     ),
     ApiKind(
         "IndexEpoch", "indexepochs", ("epoch",), IndexEpochSpec, IndexEpochStatus,
@@ -107,5 +116,6 @@ KINDS: tuple[ApiKind, ...] = (
             AGE,
         ),
         "Internal: the signed configuration that serves. Only the operator writes it.",
+        (DNS_LABEL_NAME,),
     ),
 )  # fmt: skip

@@ -40,6 +40,7 @@ class ApiModel(BaseModel):
         frozen=True,
         strict=True,
         extra="forbid",
+        allow_inf_nan=False,
         alias_generator=to_camel,
         populate_by_name=True,
         use_attribute_docstrings=True,

@@ -106,7 +106,7 @@ def test_a_valid_sample_is_accepted_by_model_and_server_alike(path: Path, server
 
 @pytest.mark.parametrize("path", files("invalid"), ids=named)
 def test_an_invalid_sample_is_refused_by_both_with_the_fields_name(path: Path, server: Server) -> None:
-    """S-41, T-17, T-40, T-43, T-46, G-08: bad input names the field at the earliest place that can know."""
+    """S-41, T-17, T-40, T-43, T-46, G-08, K-35, R-29: bad input names the field at the earliest place that can know."""
     manifest = yaml.safe_load(path.read_text())
     with pytest.raises(pydantic.ValidationError):
         parse(manifest)
@@ -139,6 +139,28 @@ def test_an_allowed_change_is_accepted(path: Path, server: Server) -> None:
     status, answer = server.replace(after, seen)
     server.delete(before)
     assert status == 200, answer.get("message")
+
+
+@pytest.mark.parametrize(
+    ("sample", "name", "refusal"),
+    [
+        ("release-full", "2026-10-21.2", "cannot be rolled back to itself"),
+        ("release-full", "a" * 121, "at most 120 characters"),
+        ("release-full", "support-latest", "'latest' floats"),
+        ("indexepoch", "latest", "'latest' floats"),
+        ("inferencepool", "support.llm", "at most 63"),
+        ("inferencepool", "a" * 64, "at most 63"),
+        ("servingconfig", "support.eu", "at most 63"),
+    ],
+)
+def test_a_name_that_others_could_not_use_is_refused(sample: str, name: str, refusal: str, server: Server) -> None:
+    """S-41, K-35: the server alone has the name in hand."""
+    manifest = yaml.safe_load((SAMPLES / "valid" / f"{sample}.yaml").read_text())
+    manifest["metadata"]["name"] = name
+    status, answer = server.create(manifest)
+    server.delete(manifest)
+    assert status == 422, answer
+    assert refusal in answer["message"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)

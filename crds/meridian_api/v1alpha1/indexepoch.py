@@ -43,6 +43,14 @@ class Chunker(ApiModel):
     target_tokens: Annotated[int, Field(ge=50, le=4000)] = 400
     overlap_tokens: Annotated[int, Field(ge=0, le=400)] = 0
 
+    RULES = (
+        Rule(
+            "self.overlapTokens < self.targetTokens",
+            "chunker.overlapTokens must be below targetTokens",
+            lambda c: c.overlap_tokens < c.target_tokens,
+        ),
+    )
+
 
 class Source(ApiModel):
     """Documents of one tenant. Further kinds of source come as further optional fields, exactly one of them set."""

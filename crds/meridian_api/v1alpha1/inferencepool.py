@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,11 +19,12 @@ from meridian_api.meta import (
     RegionName,
     Rule,
     Sha256,
-    ShortText,
     Timestamp,
 )
 
 Argument = Annotated[str, Field(max_length=256)]
+LabelValue = Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$")]
+LABEL_KEY = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
 
 
 class EnvVar(ApiModel):
@@ -43,8 +45,16 @@ class Resources(ApiModel):
 class Placement(ApiModel):
     """Where pods may run."""
 
-    node_selector: Annotated[dict[str, ShortText], Field(max_length=16)] = {}
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=16)] = {}
     spread_over_zones: bool = True
+
+    RULES = (
+        Rule(
+            f"self.nodeSelector.all(k, k.size() <= 317 && k.matches('{LABEL_KEY}'))",
+            "nodeSelector: a key is the key of a label",
+            lambda p: all(len(k) <= 317 and re.search(LABEL_KEY, k) for k in p.node_selector),
+        ),
+    )
 
 
 class Engine(ApiModel):
@@ -122,6 +132,11 @@ class Scaling(ApiModel):
             "minReplicas must not exceed maxReplicas",
             lambda s: s.min_replicas <= s.max_replicas,
         ),
+        Rule(
+            "self.minPerZone <= self.maxReplicas",
+            "minPerZone must not exceed maxReplicas",
+            lambda s: s.min_per_zone <= s.max_replicas,
+        ),
     )
 
 
@@ -175,7 +190,7 @@ class InferencePoolSpec(ApiModel):
     capacity: Capacity | None = None
     price: Price = Price()
 
-    IMMUTABLE = ("model", "region", "provider")
+    IMMUTABLE = ("model", "region", "provider", "hosted")
     RULES = (
         Rule(
             "(self.provider == 'Hosted') == has(self.hosted)",

@@ -61,6 +61,16 @@ class Models(ApiModel):
     primary: ModelRef
     fallback: ModelRef | None = None
 
+    RULES = (
+        Rule(
+            "!has(self.fallback) || self.fallback.pool != self.primary.pool || self.fallback.version != self.primary.version",
+            "models.fallback: the primary again is no fallback",
+            lambda m: (
+                m.fallback is None or (m.fallback.pool, m.fallback.version) != (m.primary.pool, m.primary.version)
+            ),
+        ),
+    )
+
 
 class Index(ApiModel):
     """Epoch and embedding model change together, or not at all (R-35)."""
@@ -124,6 +134,8 @@ class Canary(ApiModel):
             "canary.steps: each weight must be above the one before",
             lambda c: all(a.weight < b.weight for a, b in pairwise(c.steps)),
         ),
+        # The server compares a whole number with the bound's whole part: 0 passed `minimum: 0.5`.
+        Rule("self.power >= 0.5", "canary.power: at least 0.5", lambda c: c.power >= 0.5),
     )
 
 
@@ -167,6 +179,14 @@ class Rollout(ApiModel):
     freeze_windows: Annotated[
         tuple[FreezeWindow, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ()
+
+    RULES = (
+        Rule(
+            "self.canary.labelDelaySeconds < self.maxDurationSeconds",
+            "canary.labelDelaySeconds: below maxDurationSeconds, or no outcome is ever counted",
+            lambda r: r.canary.label_delay_seconds < r.max_duration_seconds,
+        ),
+    )
 
 
 class Hold(ApiModel):

@@ -53,6 +53,14 @@ class Retrieval(ApiModel):
     top_k: Annotated[int, Field(ge=1, le=32)] = 6
     rerank: bool = True
 
+    RULES = (
+        Rule(
+            "self.topK <= self.candidates",
+            "retrieval.topK must not exceed candidates",
+            lambda r: r.top_k <= r.candidates,
+        ),
+    )
+
 
 class AdmissionQueue(ApiModel):
     """Bounded by waiting time; what would wait longer is refused at once with a retry hint (S-83)."""
