@@ -43,6 +43,8 @@ def _told(work: Callable[[], int | None]) -> int:
         return work() or 0
     except subprocess.CalledProcessError as error:
         print(f"meridian: {_ended(error)}", file=sys.stderr)
+    except BrokenPipeError:
+        raise  # nobody reads any more: the caller ends quietly
     except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
         print(f"meridian: {error}", file=sys.stderr)
     except KeyboardInterrupt:

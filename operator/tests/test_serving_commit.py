@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from serving_rig import Rig, write_key
-from serving_world import NAMESPACE, POOL, manifest, release_wire
+from serving_world import NAMESPACE, POOL, manifest, release_wire, tenant_wire
 
 from meridian_api.digest import configmap_digest
 from meridian_operator.cluster import Conflict, ForeignOwner, Refused, Unreachable
@@ -294,6 +294,20 @@ async def test_a_release_that_is_deleted_and_made_again_with_other_content_gets_
     assert accepted["reason"] == "ReleaseReplaced"
     await start(rig, "support-1", "support-2", 5)
     assert rig.snapshot.serving == before
+
+
+async def test_a_warning_is_taken_back_when_its_cause_is_gone(rig: Rig) -> None:
+    """R-50: status is of this generation, not of a tenant that left long ago."""
+    await start(rig)
+    rig.tenants("acme")
+    rig.put("TenantPolicy", "mars", tenant_wire("mars", ("mars-1",)))
+    await rig.look(3)
+    (accepted,) = [c for c in rig.stored["status"]["conditions"] if c["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("True", "NoEligibleTarget")
+    rig.tenants("acme")
+    await rig.look(3)
+    (accepted,) = [c for c in rig.stored["status"]["conditions"] if c["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"], accepted.get("message", "")) == ("True", "InStep", "")
 
 
 async def test_what_a_pool_says_of_itself_still_follows(rig: Rig) -> None:

@@ -142,7 +142,7 @@ def _compile(program: Program, report: Report) -> Path:
     for line in build.stderr:  # one line per package that was not in Go's own cache
         lines.append(line)
         compiled += not line.startswith("go: ")
-        if time.monotonic() - shown > 10:
+        if time.monotonic() - shown > 30:
             shown = time.monotonic()
             report(f"{program.name}: {compiled} packages compiled, {total} in all at most")
     if build.wait() != 0:
