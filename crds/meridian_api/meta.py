@@ -135,13 +135,36 @@ RegionName = Annotated[
     ),
     AfterValidator(_region),
 ]
-Sha256 = Annotated[str, Field(max_length=71, pattern=r"^sha256:[0-9a-f]{64}$")]
+# Pattern and rule say the same: the pattern is what tools read, the rule's message is what a person can act on.
+Sha256 = Annotated[
+    str,
+    Field(
+        max_length=71,
+        pattern=r"^sha256:[0-9a-f]{64}$",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self.matches('^sha256:[0-9a-f]{64}$')",
+                    "message": "a digest is sha256: and 64 hex digits; `meridian digest NAME` prints a ConfigMap's",
+                }
+            ]
+        },
+    ),
+]
 # `latest` cannot be written at all: an image is a repository and a digest, with no tag. A colon stands before a registry's port.
 ImageByDigest = Annotated[
     str,
     Field(
         max_length=300,
         pattern=r"^[a-z0-9]+([-._]+[a-z0-9]+)*((:[0-9]{1,5})?(/[a-z0-9]+([-._]+[a-z0-9]+)*)+)?@sha256:[0-9a-f]{64}$",
+        json_schema_extra={
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self.matches('^[^@:]+(:[0-9]+/[^@:]+)?@sha256:[0-9a-f]{64}$')",
+                    "message": "pin the image by digest, with no tag: repository@sha256:<64 hex digits>",
+                }
+            ]
+        },
     ),
 ]
 PinnedVersion = Annotated[
