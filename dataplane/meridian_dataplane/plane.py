@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from meridian_api.serving import ServingTenant, Snapshot
+from meridian_api.serving import Snapshot
 from meridian_dataplane.adapters import embedding
 from meridian_dataplane.adapters.http_model import HttpModel, model_client
 from meridian_dataplane.adapters.jwks import JwksKeys
@@ -19,8 +17,8 @@ from meridian_dataplane.adapters.postgres_documents import PostgresDocuments
 from meridian_dataplane.adapters.postgres_index import PostgresIndex
 from meridian_dataplane.adapters.postgres_records import PostgresRecords
 from meridian_dataplane.adapters.replicas import Replicas
+from meridian_dataplane.background import Work, kept_alive
 from meridian_dataplane.breaker import Health
-from meridian_dataplane.calls import RequestRecord, StreamState, ToolAudit
 from meridian_dataplane.clock import SystemClock
 from meridian_dataplane.configuration.live import Live, Source
 from meridian_dataplane.configuration.poll import poll, watch_mount
@@ -36,9 +34,9 @@ from meridian_dataplane.ports import (
     Tools,
     UnsafeRole,
 )
-from meridian_dataplane.refusals import busy, unavailable
+from meridian_dataplane.refusals import unavailable
 from meridian_dataplane.settings import Settings
-from meridian_dataplane.spool import WRITERS, Spool
+from meridian_dataplane.spool import WRITERS, Spool, WatchedSpool
 from meridian_dataplane.stages.admit import Admission
 from meridian_dataplane.stages.retrieve import RetryBudget
 from meridian_dataplane.telemetry import Metrics, log, log_failure
@@ -50,42 +48,6 @@ _OPENING_S = 3.0
 _WRITE_CONNECTIONS = WRITERS + 2
 """One for each writer of the spool, so that none waits for another, and two for feedback."""
 _SPOOL_DRAIN_S = 5.0
-_BACKOFF_FIRST_S, _BACKOFF_MOST_S = 0.25, 10.0
-"""Between two beginnings of background work; what ran for longer than the most begins at the first again."""
-
-Work = Callable[[], Coroutine[Any, Any, None]]
-
-
-class TenantAdmission(Admission):
-    """Counts what needs no permit too: a tenant has one cap for all of its requests, whatever their route (G-07, G-23)."""
-
-    @contextmanager
-    def counted(self, tenant: ServingTenant) -> Iterator[None]:
-        """One request of `tenant` for the body's time; it never waits. Raises Refusal."""
-        if self._per_tenant[tenant.tenant_id] >= tenant.budgets.concurrent_requests:
-            raise busy("tenant_concurrency", "Your tenant has too many requests in flight.", 1)
-        self._per_tenant[tenant.tenant_id] += 1
-        try:
-            yield
-        finally:
-            self._per_tenant[tenant.tenant_id] -= 1
-            if not self._per_tenant[tenant.tenant_id]:
-                del self._per_tenant[tenant.tenant_id]
-
-
-class WatchedSpool(Spool):
-    """Passes rows on, and says when a record is that of a whole answer."""
-
-    def __init__(self, inner: Spool, whole: Callable[[], None]) -> None:
-        self._inner, self._whole = inner, whole
-
-    def record(self, row: RequestRecord) -> asyncio.Future[None] | None:
-        if row.state == StreamState.TERMINAL.value:
-            self._whole()
-        return self._inner.record(row)
-
-    def audit(self, row: ToolAudit) -> None:
-        self._inner.audit(row)
 
 
 @dataclass
@@ -102,7 +64,7 @@ class Plane:
     tools: Tools
     role: RoleCheck
     metrics: Metrics
-    admission: TenantAdmission
+    admission: Admission
     health: Health
     spool: Spool
     retries: RetryBudget = field(default_factory=RetryBudget)
@@ -159,7 +121,7 @@ def assemble_plane(
         tools=tools,
         role=role,
         metrics=metrics,
-        admission=TenantAdmission(clock, metrics),
+        admission=Admission(clock, metrics),
         health=Health(clock),
         spool=Spool(records, metrics),
     )
@@ -267,21 +229,4 @@ async def check_role(plane: Plane) -> None:
             return
         else:
             plane.role_checked = True
-            return
-
-
-async def kept_alive(work: Work) -> None:
-    """Begins `work` again when it ends by a fault of ours: without it a replica would stay ready and hear nothing any more."""
-    backoff = _BACKOFF_FIRST_S
-    while True:
-        began = asyncio.get_running_loop().time()
-        try:
-            await work()
-        except Exception as broken:  # noqa: BLE001
-            if asyncio.get_running_loop().time() - began > _BACKOFF_MOST_S:
-                backoff = _BACKOFF_FIRST_S
-            log_failure("background_work_ended", broken, seconds=round(backoff, 2))
-            await asyncio.sleep(backoff * random.uniform(0.5, 1.5))  # noqa: S311
-            backoff = min(backoff * 2, _BACKOFF_MOST_S)
-        else:
             return

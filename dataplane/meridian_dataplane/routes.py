@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from meridian_dataplane import trace
-from meridian_dataplane.calls import Event, Identified, Received
+from meridian_dataplane.calls import DOC_ID, Event, Identified, Received
 from meridian_dataplane.pipeline import answer
 from meridian_dataplane.plane import Plane
 from meridian_dataplane.ports import StoreUnavailable
@@ -31,7 +31,6 @@ SEND_S = 10.0
 """A client that reads nothing for this long has left."""
 _STORE_S = 1.0
 _RECORD_LAG_S = 0.25
-_DOC_ID = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]{0,119}")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -100,7 +99,7 @@ def documents(plane: Plane) -> Callable[[Request], Awaitable[Response]]:
 
     async def handle(request: Request, identified: Identified) -> Response:
         doc_id, version = request.path_params["doc_id"], _version(request)
-        if not _DOC_ID.fullmatch(doc_id):
+        if not DOC_ID.fullmatch(doc_id):
             raise not_found()
         caller, snapshot = identified.caller, identified.snapshot
         manifests = [snapshot.serving] + ([snapshot.candidate.manifest] if snapshot.candidate else [])

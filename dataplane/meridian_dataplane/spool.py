@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from meridian_dataplane.calls import RequestRecord, ToolAudit
+from meridian_dataplane.calls import RequestRecord, StreamState, ToolAudit
 from meridian_dataplane.ports import Records, StoreUnavailable
 from meridian_dataplane.telemetry import Metrics, log_failure
 
@@ -135,3 +136,18 @@ class Spool:
                 await self._records.write(row)
             else:
                 await self._records.audit(row)
+
+
+class WatchedSpool(Spool):
+    """Passes rows on, and says when a record is that of a whole answer."""
+
+    def __init__(self, inner: Spool, whole: Callable[[], None]) -> None:
+        self._inner, self._whole = inner, whole
+
+    def record(self, row: RequestRecord) -> asyncio.Future[None] | None:
+        if row.state == StreamState.TERMINAL.value:
+            self._whole()
+        return self._inner.record(row)
+
+    def audit(self, row: ToolAudit) -> None:
+        self._inner.audit(row)

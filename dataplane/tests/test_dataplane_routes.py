@@ -19,7 +19,7 @@ from dataplane_world import (
     saying,
 )
 
-from meridian_dataplane import plane, routes
+from meridian_dataplane import background, routes
 from meridian_dataplane.app import admin_app, public_app
 from meridian_dataplane.calls import Event, Piece
 
@@ -524,11 +524,11 @@ async def test_background_work_that_breaks_begins_again(monkeypatch):
         pauses.append(seconds)
         await beats(0)
 
-    monkeypatch.setattr(plane.asyncio, "sleep", pause)
-    await plane.kept_alive(work)
+    monkeypatch.setattr(background.asyncio, "sleep", pause)
+    await background.kept_alive(work)
     assert (begun, len(pauses)) == (13, 12)
     assert pauses[0] < 0.5 < pauses[3] and max(pauses) <= 15
-    forever = asyncio.create_task(plane.kept_alive(lambda: beats(30)))
+    forever = asyncio.create_task(background.kept_alive(lambda: beats(30)))
     await beats(0)
     forever.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from meridian_api.serving import ServingTenant
 from meridian_dataplane.calls import Pinned
 from meridian_dataplane.ports import Clock
 from meridian_dataplane.refusals import busy, unavailable
@@ -44,12 +45,10 @@ class Admission:
     @asynccontextmanager
     async def permit(self, pinned: Pinned) -> AsyncIterator[Admitted]:
         """Holds one permit for the body's time. Raises Refusal."""
-        tenant = pinned.caller.tenant_id
         limits = pinned.manifest.settings.admission
         self._check(pinned)
-        self._per_tenant[tenant] += 1
-        began = self._clock.monotonic()
-        try:
+        with self.counted(pinned.caller.tenant):
+            began = self._clock.monotonic()
             await self._acquire(limits.max_in_flight, limits.max_wait_ms / 1000, pinned)
             started = self._clock.monotonic()
             self._metrics.admission_wait.observe(started - began)
@@ -57,17 +56,27 @@ class Admission:
                 yield Admitted(pinned, started - began)
             finally:
                 self._release(limits.max_in_flight, self._clock.monotonic() - started)
+
+    @contextmanager
+    def counted(self, tenant: ServingTenant) -> Iterator[None]:
+        """One request of `tenant` for the body's time; a tenant has one cap, whatever the route (G-07). Raises Refusal."""
+        self._check_cap(tenant)
+        self._per_tenant[tenant.tenant_id] += 1
+        try:
+            yield
         finally:
-            self._per_tenant[tenant] -= 1
-            if not self._per_tenant[tenant]:
-                del self._per_tenant[tenant]
+            self._per_tenant[tenant.tenant_id] -= 1
+            if not self._per_tenant[tenant.tenant_id]:
+                del self._per_tenant[tenant.tenant_id]
+
+    def _check_cap(self, tenant: ServingTenant) -> None:
+        if self._per_tenant[tenant.tenant_id] >= tenant.budgets.concurrent_requests:
+            raise busy("tenant_concurrency", "Your tenant has too many requests in flight.", 1)
 
     def _check(self, pinned: Pinned) -> None:
         if self.draining:
             raise unavailable("shutting_down", "This replica is leaving; ask again.", 1)
-        cap = pinned.caller.tenant.budgets.concurrent_requests
-        if self._per_tenant[pinned.caller.tenant_id] >= cap:
-            raise busy("tenant_concurrency", "Your tenant has too many requests in flight.", 1)
+        self._check_cap(pinned.caller.tenant)
         limits = pinned.manifest.settings.admission
         expected = expected_wait(self.in_flight, len(self._waiters), limits.max_in_flight, self._service_s)
         if expected * 1000 > limits.max_wait_ms:
