@@ -233,6 +233,7 @@ CONDITIONS: dict[str, Meaning] = {
     "Paused": Meaning("a person's intent or hold stops the rollout where it is", "release", False),
     "Serving": Meaning("this release, pool or epoch answers users now", "the kind's decide", False),
     "RollbackReady": Meaning("the rollback target is complete and warm", "release", False),
+    "RollbackTarget": Meaning("a release that has traffic would go back to this one", "release", False),
     "Promoted": Meaning("this release became the serving one", "release", False),
     "Degraded": Meaning("it works, but below what was asked", "the kind's decide", False),
     "Built": Meaning("the epoch's index is complete and passed its floor", "indexepoch", True),

@@ -344,6 +344,20 @@ def test_the_way_back_is_not_to_another_content_under_the_same_name(place: Insta
     assert place.config["serving"] == FIRST and place.release(BETTER)["phase"] == "RolledBack"
 
 
+def test_the_way_back_of_what_has_traffic_says_so(place: Installation):
+    """R-39, R-40: the admission policy keeps it from being deleted by that; what it replaced in its turn may go."""
+    promoted(place)
+    place.rates = {FIRST: 92, BETTER: 95}
+    place.submit(BETTER)
+    place.passes(BETTER, FIRST, times=6)
+    assert place.config["candidate"] == BETTER and is_true(place.release(FIRST), "RollbackTarget")
+    place.passes(BETTER, FIRST, times=20)
+    assert place.config["serving"] == BETTER and is_true(place.release(FIRST), "RollbackTarget")
+    place.submit(BETTER, intent="Abort")
+    place.passes(BETTER, FIRST, times=4)
+    assert not is_true(place.release(FIRST), "RollbackTarget")
+
+
 def test_a_candidate_is_not_promoted_away_from_a_release_that_was_replaced(place: Installation):
     """R-39: while it serves, the stored content answers; once left, there would be no way back to it."""
     promoted(place)

@@ -138,6 +138,7 @@ def test_every_look_gets_a_plan_and_the_same_one_each_time(look: Seen):
             "Paused",
             "Serving",
             "RollbackReady",
+            "RollbackTarget",
             "Promoted",
             "Degraded",
         }

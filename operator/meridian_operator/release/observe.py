@@ -128,6 +128,7 @@ def _siblings(releases: tuple[Manifest, ...] | Unreadable, name: str, service: s
             (r.get("spec") or {}).get("intent") == "Pause" or bool((r.get("spec") or {}).get("hold")),
             is_true(r.get("status"), "Serving"),
             int(((r.get("status") or {}).get("traffic") or {}).get("generation", 0)),
+            (r.get("spec") or {}).get("rollbackTo") or "",
         )
         for r in releases
         if r["metadata"]["name"] != name

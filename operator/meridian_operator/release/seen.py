@@ -55,6 +55,7 @@ class Sibling:
     """Its status says that it answers users."""
     generation: int = 0
     """Of the ServingConfig that its status is about."""
+    goes_back_to: str = ""
 
 
 @dataclass(frozen=True)

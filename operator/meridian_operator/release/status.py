@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from meridian_api.v1alpha1.release import Evidence, Phase, PhaseEntry, ReleaseStatus, Traffic
+from meridian_operator.cluster import Unreadable
 from meridian_operator.conditions import Say, conditions, cut, timestamp
 from meridian_operator.release.seen import OVER, Live, Problem, Seen, parse_time
 
@@ -118,6 +119,7 @@ def _said(seen: Seen, told: Told) -> tuple[Say, ...]:
         accepted,
         serving,
         _rollback_ready(seen),
+        _rollback_target(seen),
         Say(
             "Promoted", told.phase == "Promoted", told.reason if told.phase != "Promoted" else "Promoted", told.message
         ),
@@ -142,6 +144,16 @@ def _serving(seen: Seen, told: Told) -> tuple[str, str]:
             :200
         ] if not seen.is_serving else "traffic goes back"
     return "NothingServes", "the service has no release yet"
+
+
+def _rollback_target(seen: Seen) -> Say:
+    """Deleting it would leave a release with traffic without its way back."""
+    siblings = () if isinstance(seen.siblings, Unreadable) else seen.siblings
+    with_traffic = (seen.live.serving, seen.live.candidate) if isinstance(seen.live, Live) else ()
+    users = [other.name for other in siblings if other.goes_back_to == seen.name and other.name in with_traffic]
+    if not users:
+        return Say("RollbackTarget", False, "NotNeeded")
+    return Say("RollbackTarget", True, "WayBack", f"release {users[0]} would go back to this one")
 
 
 def _rollback_ready(seen: Seen) -> Say:
