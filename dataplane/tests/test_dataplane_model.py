@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meridian_api.serving import Target
-from meridian_dataplane.adapters import http_model
+from meridian_dataplane.adapters import engine_client, http_model
 from meridian_dataplane.adapters.engine_client import MAX_BUFFERED_BYTES
 from meridian_dataplane.adapters.http_model import HttpModel, model_client
 from meridian_dataplane.adapters.replicas import Replicas
@@ -537,3 +537,8 @@ def test_blanks_without_end_are_not_held_back():
     markers = MarkerFilter({"p1a": 0})
     shown = "".join(markers.feed(" " * 16) for _ in range(1_000))
     assert len(shown) > 15_000 and len(shown + markers.rest()) == 16_000
+
+
+def test_an_idle_connection_is_given_up_before_the_engine_does():
+    """The kind of H-01: vLLM's server closes after 5 s, and a request that is sent at that moment has no answer."""
+    assert engine_client.KEPT_S < 5 - 1

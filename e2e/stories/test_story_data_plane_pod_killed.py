@@ -87,8 +87,10 @@ async def _ask_both_and_kill(
             for pod, replies in ((victim, of_victim), (other, of_other)):
                 for _ in range(OPEN_STREAMS):
                     tasks.create_task(_ask_on(client, f"http://{pod['status']['podIP']}:8080", who, replies, over))
+            pid = node_containers.main_process(
+                victim
+            )  # blocks: what is open meanwhile ends in this process's own buffers
             await asyncio.sleep(3)
-            pid = node_containers.main_process(victim)
             while not any(r.status == 200 for r in of_victim):
                 await asyncio.sleep(0.05)
             node_containers.kill_process(pid)

@@ -7,6 +7,7 @@ import time
 import candidates
 import pytest
 from live_cluster import LiveCluster, Object
+from serving_watch import ready_replicas
 
 pytestmark = pytest.mark.e2e
 RESYNC_S = 30
@@ -54,3 +55,32 @@ def _spare_version(cluster: LiveCluster) -> tuple[Object, dict]:
 def _version(cluster: LiveCluster, pool: Object, name: str) -> dict:
     status = cluster.get("pool", pool["metadata"]["name"]).get("status", {})
     return next((v for v in status.get("versions", ()) if v["name"] == name), {})
+
+
+def test_a_deleted_serving_config_is_stored_again_and_every_replica_follows_it(cluster: LiveCluster) -> None:
+    """K-18, F-07: numbers begin again below what replicas hold, and they follow nothing until it is above."""
+    release = candidates.serving_release(cluster)
+    service = release["spec"]["service"]
+    before = cluster.get("serving", service)
+    replicas = ready_replicas(cluster)
+    assert replicas
+
+    cluster.delete("serving", service)
+    began = time.monotonic()
+    cluster.until(
+        f"every replica to follow the ServingConfig {service} that is stored again",
+        lambda: (now := cluster.find("serving", service)) and _followed(now, replicas) and now["spec"]["generation"],
+        seconds=RESYNC_S + SLACK_S,
+        about=(("serving", service), ("release", release["metadata"]["name"])),
+    )
+    now = cluster.get("serving", service)
+    assert now["metadata"]["uid"] != before["metadata"]["uid"]
+    assert now["spec"]["serving"] == before["spec"]["serving"] == release["metadata"]["name"]
+    assert now["spec"]["generation"] > before["spec"]["generation"]
+    print(f"\nServingConfig {service} followed by {len(replicas)} replicas after {time.monotonic() - began:.1f} s")
+
+
+def _followed(config: Object, replicas: set[str]) -> bool:
+    reports = {r["replica"]: (r["generation"], r.get("digest")) for r in config.get("status", {}).get("replicas", ())}
+    wanted = (config["spec"]["generation"], config["spec"]["digest"])
+    return all(reports.get(name) == wanted for name in replicas)

@@ -181,3 +181,23 @@ async def test_reviews_are_remembered_bounded_and_expire() -> None:
     assert len(callers._answers) == 1024
     assert await callers.user("Basic t") is None
     assert await callers.user("Bearer " + "x" * 9000) is None
+
+
+async def test_a_waiting_replica_that_holds_more_than_a_config_stored_anew_is_followed_up_at_once(
+    served: Served,
+) -> None:
+    """F-07, K-18: what it said before is not in the new object's status, and it will not say it again by itself."""
+    await served.switch("support-1")
+    held = served.rig.stored["spec"]["digest"]
+    await served.poll(have=1, applied=1, digest=held, wait=0)
+    waiting = asyncio.create_task(served.poll(have=1, applied=1, digest=held, wait=20))
+    await asyncio.sleep(0.3)
+    assert served.rig.stored["status"]["highestAccepted"] == 1
+    served.rig.cluster.remove("ServingConfig", NAMESPACE, "support")
+    await served.switch("support-2")
+    await asyncio.sleep(0.3)
+    assert served.rig.stored["status"]["replicas"][0]["digest"] == held
+    await served.rig.look(2)
+    code, body = await waiting
+    assert (code, body["generation"]) == (200, 2)
+    assert served.rig.snapshot.serving.release == "support-2"

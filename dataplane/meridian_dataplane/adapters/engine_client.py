@@ -18,7 +18,8 @@ import httptools
 MAX_HEAD_BYTES = 65_536
 MAX_BUFFERED_BYTES = 262_144
 """Of a body that nobody reads yet; then the socket is left alone, and the engine has to wait (H-21)."""
-KEPT_S = 15.0
+KEPT_S = 3.0
+"""Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request that meets the close is lost."""
 END_S = 0.5
 """For the end of a response whose last event has been read; it comes in a write of its own."""
 MAX_KEPT = 256

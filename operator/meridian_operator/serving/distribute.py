@@ -105,7 +105,7 @@ class Distributor:
     async def _wait(self, poll: Poll) -> web.Response:
         deadline = time.monotonic() + poll.wait
         event = self._wakes.register(poll.service)
-        heard = False
+        heard, passed_over = False, ""
         try:
             while not self._closing:
                 event.clear()  # before the read: a change during it wakes the wait below
@@ -114,6 +114,10 @@ class Distributor:
                     heard = True
                     if envelope is not None and envelope.generation > poll.have:
                         return web.json_response(envelope.to_wire())
+                    if envelope is not None and envelope.digest not in (poll.digest, passed_over):
+                        # What is stored was made anew, below what this replica holds: its status has to say so (F-07).
+                        self._reports.again(poll.service, poll.replica)
+                        passed_over = envelope.digest
                 except ClusterError:
                     pass  # tried again until the deadline
                 left = deadline - time.monotonic()

@@ -50,6 +50,12 @@ class Reports:
         self._wake.set()
         return True
 
+    def again(self, service: str, replica: str) -> None:
+        """Write what this replica said last once more: the object that held it was deleted."""
+        if replica in self._newest.get(service, {}):
+            self._unwritten.setdefault(service, set()).add(replica)
+            self._wake.set()
+
     async def run(self) -> None:
         """Write until cancelled. A failure keeps the reports for the next round."""
         while True:
