@@ -109,10 +109,10 @@ async def test_a_replica_gone_for_long_is_forgotten(tmp_path: Path) -> None:
     reports = Reports(rig.cluster, NAMESPACE, "meridian-dataplane", lambda: at[0])
     reports.take("support", ReplicaReport(replica="dp-1", generation=7))
     await reports.flush()
-    for at[0] in (100.0, 200.0, 299.0):
+    for at[0] in (61.0, 119.0):
         await reports.flush()
         assert [r["replica"] for r in rig.stored["status"]["replicas"]] == ["dp-1"]
-    at[0] = 400.0
+    at[0] = 181.0
     await reports.flush()
     assert rig.stored["status"]["replicas"] == []
     assert rig.stored["status"]["highestAccepted"] == 7

@@ -89,7 +89,7 @@ class ServingConfigStatus(ApiModel):
         ),
     ] = ()
     acknowledged: Counter = 0
-    """Generation that every known replica has applied; a pod that is gone is forgotten after a minute or two."""
+    """Generation that every known replica has applied; a pod that is gone is forgotten after two or three minutes."""
     highest_accepted: Counter = 0
     """Highest generation any replica has reported: after a restore of an older etcd the next is above it."""
     conditions: Annotated[

@@ -21,7 +21,7 @@ _LEAP = 1_000_000
 """A replica can be ahead of what is stored by what a restored backup lacks, never by this much. The next generation goes above
 whatever is believed here, and a number near the end of its range would leave none for a rollback."""
 _TRIES = 8
-_FORGET_SECONDS = 60.0
+_FORGET_SECONDS = 120.0
 """A replica that is behind no Service and has not polled for so long is forgotten."""
 _SWEEP_SECONDS = 60.0
 
