@@ -10,6 +10,24 @@ from meridian_api.v1alpha1.release import CONTENT, ReleaseSpec, content_digest
 
 GOLDEN = "sha256:85ba5e6157cf3a9454debd7c97f50513d8413d25db1c161637d400c732d8d6c4"
 
+DEFAULTS: dict[str, Any] = {
+    "models.fallback": None, "tools": [], "settings.deadlineMs": 8000, "settings.objectives.availability": 0.999,
+    "settings.objectives.ttftP95Ms": 1500, "settings.objectives.answerP95Ms": 8000,
+    "settings.objectives.maxCostPerSuccessUsd": 0.006, "settings.retrieval.candidates": 40, "settings.retrieval.topK": 6,
+    "settings.retrieval.rerank": True, "settings.retrievalCalls.timeoutMs": 800, "settings.retrievalCalls.retries": 1,
+    "settings.retrievalCalls.breaker.window": 20, "settings.retrievalCalls.breaker.openAtFailureRatio": 0.5,
+    "settings.orderCalls.timeoutMs": 2000, "settings.orderCalls.retries": 1, "settings.orderCalls.breaker.window": 20,
+    "settings.orderCalls.breaker.openAtFailureRatio": 0.5, "settings.sideEffectCalls.timeoutMs": 5000,
+    "settings.sideEffectCalls.retries": 0, "settings.sideEffectCalls.breaker.window": 20,
+    "settings.sideEffectCalls.breaker.openAtFailureRatio": 0.5, "settings.model.firstTokenTimeoutMs": 3000,
+    "settings.model.maxOutputTokens": 256, "settings.model.inputTokenBudget": 3700, "settings.model.breaker.window": 20,
+    "settings.model.breaker.openAtFailureRatio": 0.5, "settings.maxExtraLoadRatio": 0.1, "settings.admission.maxWaitMs": 2000,
+    "settings.admission.maxInFlight": 64,
+    "settings.admission.shedOrder": ["batch", "free_tier", "standard", "interactive_support"],
+    "settings.ladder": ["full", "no_rerank", "fallback_model", "snippets_only", "open_ticket"],
+}  # fmt: skip
+"""As the first version had them. More may come; none of these may change."""
+
 
 def wire(**changes: Any) -> dict[str, Any]:
     image = "docker.io/meridian/dataplane@sha256:" + "a" * 64
@@ -87,3 +105,17 @@ def test_every_immutable_field_is_content_or_says_why_not():
     """A field that is added to the manifest has to be decided on here."""
     about_the_rollout = {"eval", "rollbackTo", "rollout"}
     assert set(ReleaseSpec.IMMUTABLE) == CONTENT | about_the_rollout
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    return {k: v for key, one in value.items() for k, v in flat(one, f"{path}.{key}".lstrip(".")).items()}
+
+
+def test_no_default_of_what_is_served_ever_changes():
+    """K-31, K-32: the API server has written the old one into stored releases, which would have another digest then, and would not
+    be what serves any more. A better default needs a field of another name.
+    """
+    dumped = ReleaseSpec.from_wire(wire()).model_dump(mode="json", by_alias=True, include=CONTENT)
+    assert {path: value for path, value in flat(dumped).items() if path in DEFAULTS} == DEFAULTS

@@ -185,13 +185,11 @@ def pause(s: Situation) -> Plan | None:
 
 def rest(s: Situation) -> Plan:
     """Promoted: it serves, or another does by now."""
-    serving = s.live.serving if s.live else "no release"
     if s.seen.is_serving:
         message = _kept(s, "promoted: this release answers users")
         return is_over(s, "rest", Told("Promoted", "Promoted", message, settled=True))
-    return is_over(
-        s, "rest", Told(s.phase, "Replaced", f"promoted once; release {serving} answers users now", settled=True)
-    )
+    serving = f"release {s.live.serving}" if s.live else "no release"
+    return is_over(s, "rest", Told(s.phase, "Replaced", f"promoted once; {serving} answers users now", settled=True))
 
 
 def _kept(s: Situation, message: str) -> str:
