@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from meridian_api.digest import canonical_json, sha256_hex
 from meridian_api.meta import (
     PINNED,
     ApiModel,
@@ -245,18 +244,6 @@ class ReleaseSpec(ApiModel):
             "spec.approvals is append-only",
         ),
     )
-
-
-CONTENT = {"service", "app", "prompt", "models", "index", "tools", "settings"}
-
-
-def content_digest(spec: ReleaseSpec) -> str:
-    """Digest of what a release serves, whatever object bears its name: a name used again is a new thing.
-
-    Fields at their defaults are left out, so that a field that a later version adds changes no digest (K-31).
-    """
-    declared = spec.model_dump(mode="json", by_alias=True, include=CONTENT, exclude_defaults=True)
-    return sha256_hex(b"meridian.dev/release-content/v1\n" + canonical_json(declared))
 
 
 class Evidence(ApiModel):

@@ -6,9 +6,10 @@ import asyncio
 
 from pydantic import ValidationError
 
+from meridian_api.content import content_digest
 from meridian_api.names import derived_name
 from meridian_api.v1alpha1.indexepoch import IndexEpochStatus
-from meridian_api.v1alpha1.release import ReleaseSpec, ReleaseStatus, content_digest
+from meridian_api.v1alpha1.release import ReleaseSpec, ReleaseStatus
 from meridian_api.v1alpha1.servingconfig import ServingConfigStatus
 from meridian_operator.cluster import ClusterError, Key, Manifest, Unreadable, find, find_all
 from meridian_operator.conditions import is_true

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from meridian_api.v1alpha1.release import Phase, ReleaseSpec, ReleaseStatus, content_digest
+from meridian_api.content import content_digest
+from meridian_api.v1alpha1.release import Phase, ReleaseSpec, ReleaseStatus
 from meridian_operator.cluster import Manifest, Unreadable
 from meridian_operator.evidence.outcomes import Tally
 from meridian_operator.evidence.readings import Metrics

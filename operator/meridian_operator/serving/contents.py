@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meridian_api.v1alpha1.release import content_digest
+from meridian_api.content import content_digest
 from meridian_operator.serving.compile import Compiled, Sources
 
 MOST = 16

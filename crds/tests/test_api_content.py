@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from meridian_api.v1alpha1.release import CONTENT, ReleaseSpec, content_digest
+from meridian_api.content import CONTENT, content_digest
+from meridian_api.v1alpha1.release import ReleaseSpec
 
 GOLDEN = "sha256:85ba5e6157cf3a9454debd7c97f50513d8413d25db1c161637d400c732d8d6c4"
 
