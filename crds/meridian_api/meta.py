@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
 GROUP = "meridian.dev"
@@ -27,6 +27,9 @@ class Rule:
     cel: str
     message: str
     check: Callable[[Any], bool] | None = None
+    at_birth: bool = False
+    """Objects were stored before there was this rule. The server holds it for what is new and lets unchanged fields be; so does
+    the model when it reads what is stored (K-32)."""
 
 
 class ApiModel(BaseModel):
@@ -49,31 +52,38 @@ class ApiModel(BaseModel):
     IMMUTABLE: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="after")
-    def _rules_hold(self) -> Self:
-        broken = [rule.message for rule in self.RULES if rule.check and not rule.check(self)]
+    def _rules_hold(self, info: ValidationInfo) -> Self:
+        rules = [rule for rule in self.RULES if rule.check and not (rule.at_birth and _is_stored(info))]
+        broken = [rule.message for rule in rules if rule.check and not rule.check(self)]
         if broken:
             raise ValueError("; ".join(broken))
         return self
 
     @classmethod
-    def from_wire(cls, value: object, *, unknown: Literal["forbid", "ignore"] = "forbid") -> Self:
-        """Parse decoded JSON (dicts and lists) strictly. `ignore` is for objects that a newer server may have widened.
+    def from_wire(cls, value: object, *, unknown: Literal["forbid", "ignore"] = "forbid", stored: bool = False) -> Self:
+        """Parse decoded JSON (dicts and lists) strictly. `ignore` is for stored objects: a newer server may have widened them, and
+        what an older one accepted stays readable. `stored` says the latter alone, of what was made from such objects.
 
         Raises pydantic.ValidationError with one entry per wrong field, each with its path.
         """
-        return cls.model_validate_json(json.dumps(value), extra=unknown, by_alias=True)
+        context = {"stored": stored or unknown == "ignore"}
+        return cls.model_validate_json(json.dumps(value), extra=unknown, by_alias=True, context=context)
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON form: camelCase, absent instead of null."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def _is_stored(info: ValidationInfo) -> bool:
+    return bool(info.context and info.context.get("stored"))
+
+
 FLOATS = "'latest' floats: pin a version"
 _LATEST = "(^|[-._@:/])latest($|[-._@:/])"
 
 
-def _pinned(version: str) -> str:
-    if re.search(_LATEST, version.lower()):
+def _pinned(version: str, info: ValidationInfo) -> str:
+    if not _is_stored(info) and re.search(_LATEST, version.lower()):
         raise ValueError(FLOATS)
     return version
 
@@ -90,8 +100,8 @@ NO_REGION = "'global' is no region: name where the data may go"
 _ANYWHERE = "^(any|global|world)($|-)"
 
 
-def _region(name: str) -> str:
-    if re.search(_ANYWHERE, name):
+def _region(name: str, info: ValidationInfo) -> str:
+    if not _is_stored(info) and re.search(_ANYWHERE, name):
         raise ValueError(NO_REGION)
     return name
 
@@ -151,21 +161,33 @@ Sha256 = Annotated[
         },
     ),
 ]
+BY_DIGEST = "pin the image by digest, with no tag: repository@sha256:<64 hex digits>"
+_UNTAGGED = r"^[a-z0-9]+([-._]+[a-z0-9]+)*((:[0-9]{1,5})?(/[a-z0-9]+([-._]+[a-z0-9]+)*)+)?@sha256:[0-9a-f]{64}$"
+
+
+def _untagged(image: str, info: ValidationInfo) -> str:
+    if not _is_stored(info) and not re.search(_UNTAGGED, image):
+        raise ValueError(BY_DIGEST)
+    return image
+
+
 # `latest` cannot be written at all: an image is a repository and a digest, with no tag. A colon stands before a registry's port.
 ImageByDigest = Annotated[
     str,
     Field(
         max_length=300,
-        pattern=r"^[a-z0-9]+([-._]+[a-z0-9]+)*((:[0-9]{1,5})?(/[a-z0-9]+([-._]+[a-z0-9]+)*)+)?@sha256:[0-9a-f]{64}$",
+        pattern=r"^[a-z0-9][a-z0-9._/:-]*@sha256:[0-9a-f]{64}$",
         json_schema_extra={
+            "pattern": _UNTAGGED,
             "x-kubernetes-validations": [
                 {
                     "rule": "self.matches('^[^@:]+(:[0-9]+/[^@:]+)?@sha256:[0-9a-f]{64}$')",
-                    "message": "pin the image by digest, with no tag: repository@sha256:<64 hex digits>",
+                    "message": BY_DIGEST,
                 }
-            ]
+            ],
         },
     ),
+    AfterValidator(_untagged),
 ]
 PinnedVersion = Annotated[
     str,

@@ -169,4 +169,4 @@ def unpack(packed: bytes) -> Snapshot:
         raise ValueError(f"payload is not whole gzip: {broken}") from broken
     if len(expanded) > MAX_EXPANDED_BYTES:
         raise ValueError(f"payload expands beyond {MAX_EXPANDED_BYTES} bytes")
-    return Snapshot.from_wire(json.loads(expanded))
+    return Snapshot.from_wire(json.loads(expanded), stored=True)

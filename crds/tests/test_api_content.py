@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from meridian_api.content import CONTENT, content_digest
 from meridian_api.v1alpha1.release import ReleaseSpec
 
 GOLDEN = "sha256:85ba5e6157cf3a9454debd7c97f50513d8413d25db1c161637d400c732d8d6c4"
 
+MODEL = {"pool": "p", "version": "v1", "region": "eu-1"}
 DEFAULTS: dict[str, Any] = {
     "models.fallback": None, "tools": [], "settings.deadlineMs": 8000, "settings.objectives.availability": 0.999,
     "settings.objectives.ttftP95Ms": 1500, "settings.objectives.answerP95Ms": 8000,
@@ -120,3 +122,26 @@ def test_no_default_of_what_is_served_ever_changes():
     """
     dumped = ReleaseSpec.from_wire(wire()).model_dump(mode="json", by_alias=True, include=CONTENT)
     assert {path: value for path, value in flat(dumped).items() if path in DEFAULTS} == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"app": {"version": "3.14.2", "image": "docker.io/meridian/dataplane:3.14.2@sha256:" + "a" * 64}},
+        {"settings": {"retrieval": {"candidates": 6, "topK": 12}}},
+        {
+            "models": {
+                "primary": {"pool": "p", "version": "v", "region": "eu-1"},
+                "fallback": {"pool": "p", "version": "v", "region": "eu-1"},
+            }
+        },
+        {"models": {"primary": {**MODEL, "version": "v1-latest"}}},
+        {"rollout": {"maxDurationSeconds": 60, "canary": {"labelDelaySeconds": 600}}},
+    ],
+    ids=["tagged image", "topK", "fallback", "latest", "label delay"],
+)
+def test_what_was_stored_before_a_rule_stays_readable_and_nothing_new_breaks_it(changes: dict[str, Any]):
+    """K-32: a release that serves does not become unreadable by an upgrade; one that is written today is refused."""
+    ReleaseSpec.from_wire(wire(**changes), unknown="ignore")
+    with pytest.raises(ValidationError):
+        ReleaseSpec.from_wire(wire(**changes))

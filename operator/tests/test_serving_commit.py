@@ -13,6 +13,7 @@ from serving_rig import Rig, write_key
 from serving_world import NAMESPACE, POOL, manifest, release_wire, tenant_wire
 
 from meridian_api.digest import configmap_digest
+from meridian_api.serving import pack, unpack
 from meridian_operator.cluster import Conflict, ForeignOwner, Refused, Unreachable
 from meridian_operator.serving import shrinkage
 from meridian_operator.serving.commit import CannotCompile, commit
@@ -294,6 +295,16 @@ async def test_a_release_that_is_deleted_and_made_again_with_other_content_gets_
     assert accepted["reason"] == "ReleaseReplaced"
     await start(rig, "support-1", "support-2", 5)
     assert rig.snapshot.serving == before
+
+
+async def test_a_release_stored_before_a_rule_serves_on_through_an_upgrade(rig: Rig) -> None:
+    """K-32: what the API server once accepted is compiled, signed and opened, though it would be refused today."""
+    rig.put("Release", "support-1", release_wire(settings={"retrieval": {"candidates": 6, "topK": 12}}))
+    await start(rig)
+    assert rig.snapshot.serving.settings.retrieval.top_k == 12
+    rig.tenants("acme", "globex")
+    await rig.look(3)
+    assert rig.snapshot.generation == 2 and unpack(pack(rig.snapshot)) == rig.snapshot
 
 
 async def test_a_warning_is_taken_back_when_its_cause_is_gone(rig: Rig) -> None:

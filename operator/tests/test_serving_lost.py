@@ -111,6 +111,19 @@ def test_an_aborted_release_is_stored_again_to_go_back_from(place: Installation)
     assert place.config["serving"] == FIRST and place.release(BETTER)["phase"] == "RolledBack"
 
 
+def test_a_service_whose_way_back_is_gone_can_be_ended(place: Installation):
+    """K-21, R-27: `intent: Abort`, then the ServingConfig, as the policy's message says."""
+    two(place)
+    place.cluster.remove("Release", NS, FIRST)
+    place.submit(BETTER, intent="Abort")
+    place.passes(BETTER, times=2)
+    assert place.config["serving"] == BETTER
+    lose(place)
+    place.passes(BETTER, times=4)
+    assert ("ServingConfig", NS, "support") not in place.cluster.objects
+    assert condition(place, BETTER, "Serving")[0] == "False"
+
+
 def test_the_release_of_the_newest_generation_stores_it_again(place: Installation):
     """K-17: the one that went back lost its status write, and still says that it serves."""
     in_canary(place)

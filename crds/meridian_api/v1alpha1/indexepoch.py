@@ -48,6 +48,7 @@ class Chunker(ApiModel):
             "self.overlapTokens < self.targetTokens",
             "chunker.overlapTokens must be below targetTokens",
             lambda c: c.overlap_tokens < c.target_tokens,
+            at_birth=True,
         ),
     )
 
@@ -108,11 +109,13 @@ class IndexEpochSpec(ApiModel):
             "self.tenants.all(t, self.tenants.exists_one(o, o == t))",
             "tenants: each stands once",
             lambda e: len(set(e.tenants)) == len(e.tenants),
+            at_birth=True,
         ),
         Rule(
             "self.sources.all(s, self.sources.exists_one(o, o.name == s.name))",
             "sources: each name stands once",
             lambda e: len({s.name for s in e.sources}) == len(e.sources),
+            at_birth=True,
         ),
         Rule(
             "self.sources.all(s, s.tenant in self.tenants)",

@@ -53,6 +53,7 @@ class Placement(ApiModel):
             f"self.nodeSelector.all(k, k.size() <= 317 && k.matches('{LABEL_KEY}'))",
             "nodeSelector: a key is the key of a label",
             lambda p: all(len(k) <= 317 and re.search(LABEL_KEY, k) for k in p.node_selector),
+            at_birth=True,
         ),
     )
 
@@ -84,6 +85,7 @@ class Engine(ApiModel):
             "self.env.all(e, self.env.exists_one(o, o.name == e.name))",
             "engine.env: each name stands once",
             lambda e: len({v.name for v in e.env}) == len(e.env),
+            at_birth=True,
         ),
     )
 
@@ -136,6 +138,7 @@ class Scaling(ApiModel):
             "self.minPerZone <= self.maxReplicas",
             "minPerZone must not exceed maxReplicas",
             lambda s: s.min_per_zone <= s.max_replicas,
+            at_birth=True,
         ),
     )
 

@@ -67,6 +67,7 @@ class Models(ApiModel):
             lambda m: (
                 m.fallback is None or (m.fallback.pool, m.fallback.version) != (m.primary.pool, m.primary.version)
             ),
+            at_birth=True,
         ),
     )
 
@@ -134,7 +135,7 @@ class Canary(ApiModel):
             lambda c: all(a.weight < b.weight for a, b in pairwise(c.steps)),
         ),
         # The server compares a whole number with the bound's whole part: 0 passed `minimum: 0.5`.
-        Rule("self.power >= 0.5", "canary.power: at least 0.5", lambda c: c.power >= 0.5),
+        Rule("self.power >= 0.5", "canary.power: at least 0.5", lambda c: c.power >= 0.5, at_birth=True),
     )
 
 
@@ -160,6 +161,7 @@ class FreezeWindow(ApiModel):
             "self.start < self.end",
             "freezeWindows: end must be after start",
             lambda w: instant(w.start) < instant(w.end),
+            at_birth=True,
         ),
     )
 
@@ -184,6 +186,7 @@ class Rollout(ApiModel):
             "self.canary.labelDelaySeconds < self.maxDurationSeconds",
             "canary.labelDelaySeconds: below maxDurationSeconds, or no outcome is ever counted",
             lambda r: r.canary.label_delay_seconds < r.max_duration_seconds,
+            at_birth=True,
         ),
     )
 

@@ -58,6 +58,7 @@ class Retrieval(ApiModel):
             "self.topK <= self.candidates",
             "retrieval.topK must not exceed candidates",
             lambda r: r.top_k <= r.candidates,
+            at_birth=True,
         ),
     )
 
@@ -78,6 +79,7 @@ class AdmissionQueue(ApiModel):
             "self.shedOrder.all(t, self.shedOrder.exists_one(o, o == t))",
             "settings.admission.shedOrder: each tier stands once",
             lambda a: len(set(a.shed_order)) == len(a.shed_order),
+            at_birth=True,
         ),
     )
 
@@ -125,5 +127,6 @@ class Settings(ApiModel):
             "self.ladder.all(r, self.ladder.exists_one(o, o == r))",
             "settings.ladder: each rung stands once",
             lambda s: len(set(s.ladder)) == len(s.ladder),
+            at_birth=True,
         ),
     )

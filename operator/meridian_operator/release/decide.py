@@ -97,6 +97,8 @@ def store_again_what_served(s: Situation) -> Plan | None:
         return None
     if s.seen.status.phase not in ("Promoted", "Bake") or not is_true(s.seen.object.get("status"), "Serving"):
         return None
+    if s.spec.intent == "Abort" and not any(other.name == s.spec.rollback_to for other in s.seen.siblings):
+        return None  # its way back was deleted: the service ends with it, too
     mine = (s.seen.status.traffic.generation, s.seen.name)
     if any(other.serves and (other.generation, other.name) > mine for other in s.seen.siblings):
         return None  # a later one says so too: this status missed its last write

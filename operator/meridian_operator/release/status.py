@@ -9,7 +9,7 @@ from typing import Any
 
 from meridian_api.v1alpha1.release import Evidence, Phase, PhaseEntry, ReleaseStatus, Traffic
 from meridian_operator.cluster import Unreadable
-from meridian_operator.conditions import Say, conditions, cut, timestamp
+from meridian_operator.conditions import Say, conditions, cut, is_true, timestamp
 from meridian_operator.release.seen import OVER, Live, Problem, Seen, parse_time
 
 _MAX_HISTORY = 32
@@ -148,7 +148,10 @@ def _serving(seen: Seen, told: Told) -> tuple[str, str]:
 
 def _rollback_target(seen: Seen) -> Say:
     """Deleting it would leave a release with traffic without its way back."""
-    siblings = () if isinstance(seen.siblings, Unreadable) else seen.siblings
+    if isinstance(seen.spec, str) or isinstance(seen.siblings, Unreadable):  # nobody looked at the others
+        known = is_true(seen.object.get("status"), "RollbackTarget")
+        return Say("RollbackTarget", known, "WayBack" if known else "NotNeeded")
+    siblings = seen.siblings
     with_traffic = (seen.live.serving, seen.live.candidate) if isinstance(seen.live, Live) else ()
     users = [other.name for other in siblings if other.goes_back_to == seen.name and other.name in with_traffic]
     if not users:
