@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from meridian_api.serving import unpack
+from meridian_api.v1alpha1.servingconfig import ReplicaReport
 from meridian_operator.cluster import Manifest
+from meridian_operator.serving.acknowledgements import has_applied
 
 CANDIDATE_PHASES = frozenset({"Checks", "OfflineEval", "SecurityProbes", "Shadow", "Canary", "Bake", "Held"})
 SERVED_PHASES = frozenset({"Bake", "Promoted"})
@@ -33,14 +35,13 @@ class ServingView:
     tenants: frozenset[str] = frozenset()
     region: str = ""
     issued_at: datetime = LONG_AGO
-    applied: tuple[tuple[str, int], ...] = ()
-    """(replica, generation) as replicas reported; 0 for one of another history."""
+    applied: frozenset[str] = frozenset()
+    """Replicas that have said that they applied this very generation."""
     usable: bool = True
 
     def waits_for(self, ready: Iterable[str]) -> tuple[str, ...]:
         """Ready replicas that have not said that they applied this generation."""
-        reported = dict(self.applied)
-        return tuple(sorted(r for r in ready if reported.get(r, 0) < self.generation))
+        return tuple(sorted(set(ready) - self.applied))
 
 
 def view(config: Manifest) -> ServingView:
@@ -55,7 +56,7 @@ def view(config: Manifest) -> ServingView:
     manifests = [snapshot.serving] + ([snapshot.candidate.manifest] if snapshot.candidate else [])
     targets = {(t.pool, t.version) for m in manifests for t in (m.primary, m.fallback) if t is not None}
     reports = (config.get("status") or {}).get("replicas") or ()
-    mine = (int(spec["generation"]), spec.get("digest"))
+    mine = (int(spec["generation"]), spec.get("digest") or "")
     return ServingView(
         service=snapshot.service,
         generation=int(spec["generation"]),
@@ -66,14 +67,15 @@ def view(config: Manifest) -> ServingView:
         tenants=frozenset(t.tenant_id for t in snapshot.tenants),
         region=snapshot.region,
         issued_at=issued if issued.tzinfo else issued.replace(tzinfo=UTC),
-        applied=tuple(sorted((r["replica"], _applied(r, *mine)) for r in reports)),
+        applied=frozenset(r["replica"] for r in reports if has_applied(_report(r), *mine)),
     )
 
 
-def _applied(report: Manifest, generation: int, digest: str | None) -> int:
-    has = int(report.get("generation", 0))
-    other = report.get("digest")
-    return 0 if has > generation or (has == generation and other and digest and other != digest) else has
+def _report(stored: Manifest) -> ReplicaReport:
+    """As stored: what does not look like a report is one of no generation, not the end of the look."""
+    return ReplicaReport.model_construct(
+        replica=stored["replica"], generation=int(stored.get("generation", 0)), digest=stored.get("digest")
+    )
 
 
 def live_releases(releases: Iterable[Manifest], views: Iterable[ServingView]) -> dict[str, Manifest]:

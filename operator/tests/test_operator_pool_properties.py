@@ -35,7 +35,7 @@ VIEWS = st.builds(
         generation,
         targets=frozenset(("qwen", v) for v in routed),
         issued_at=NOW - timedelta(seconds=age),
-        applied=tuple(applied.items()),
+        applied=frozenset(name for name, has in applied.items() if has == generation),
         usable=usable,
     ),
     st.integers(1, 3),

@@ -9,7 +9,7 @@ from serving_rig import Rig
 from serving_world import NAMESPACE
 from test_release_flow import BETTER, FIRST, NS, Installation, promoted
 from test_release_flow import place as place  # noqa: PLC0414 - the fixture
-from test_release_namesakes import condition, in_canary, two
+from test_release_namesakes import OTHER_CONTENT, condition, in_canary, make_again, two
 
 from meridian_api.v1alpha1.servingconfig import ReplicaReport, ServingConfigStatus
 from meridian_operator.serving import shrinkage
@@ -145,8 +145,6 @@ def test_the_release_of_the_newest_generation_stores_it_again(place: Installatio
 
 def test_another_content_of_the_name_that_served_is_not_stored(place: Installation):
     """R-22: it was never judged; replicas serve on what they have."""
-    from test_release_namesakes import OTHER_CONTENT, make_again
-
     promoted(place)
     make_again(place, FIRST, **OTHER_CONTENT)
     place.passes(FIRST, times=3)

@@ -104,7 +104,7 @@ def grant(server: Server, name: str, rules: list[dict[str, Any]]) -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     if binaries.present("kube-apiserver") is None:
-        pytest.skip("kube-apiserver is not compiled yet: `meridian up` or `make binaries` does it")
+        pytest.skip("kube-apiserver is not compiled yet: `make test` does it")
     with (
         apiserver.temporary() as running,
         httpx.Client(
